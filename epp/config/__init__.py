@@ -1,0 +1,1 @@
+"""Typed settings and the documents that users write."""

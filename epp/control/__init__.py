@@ -1,0 +1,1 @@
+"""The control path: seconds to minutes, may be absent."""

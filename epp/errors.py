@@ -1,0 +1,81 @@
+"""One tree of errors. Each has a stable reason, an HTTP status and a sentence that says what to do.
+
+Policy refusals (`Refusal`) become an answer to the client. Everything else is our own fault and
+becomes a gRPC status, so that the gateway's failure mode decides (fault A18).
+"""
+
+from typing import ClassVar
+
+
+class EppError(Exception):
+    """Root of the tree. `reason` is stable: it is a metric label and part of the answer."""
+
+    reason: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+
+class ConfigError(EppError):
+    """A configuration that cannot be used: `where` is `file:line:column`."""
+
+    reason = "config"
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where} {what}" if where else what)
+        self.where = where
+        self.what = what
+
+
+class PluginError(ConfigError):
+    """A plugin named in the configuration cannot be built."""
+
+    reason = "plugin"
+
+
+class StoreError(EppError):
+    """The shared log cannot be reached or refused a write."""
+
+    reason = "store"
+
+
+class Fenced(StoreError):
+    """Another writer or a later life of the engine took over: stop writing."""
+
+    reason = "fenced"
+
+
+class LocalError(EppError):
+    """`epp local` cannot go on; the message says what to do."""
+
+    reason = "local"
+
+
+class Refusal(EppError):
+    """A request that we answer ourselves. The message goes to the client: it never quotes input."""
+
+    reason = "refused"
+    kind: ClassVar[str] = "invalid_request_error"
+    """`error.type` of the OpenAI-shaped body."""
+
+
+class BadRequest(Refusal):
+    reason = "bad-request"
+    status = 400
+
+
+class TooLarge(Refusal):
+    reason = "too-large"
+    status = 413
+
+
+class NoEndpoint(Refusal):
+    """Nobody is ready to serve (an empty pool, nobody ready, or an empty subset)."""
+
+    reason = "rejected-no-endpoints"
+    status = 503
+    kind = "service_unavailable"
+
+
+class ShuttingDown(Refusal):
+    reason = "rejected-shutting-down"
+    status = 503
+    kind = "service_unavailable"

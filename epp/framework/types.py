@@ -1,0 +1,198 @@
+"""Values that flow through a scheduling decision. All of them are immutable.
+
+Nothing is keyed by an address: an address is an attribute of an endpoint, and an endpoint that
+restarts is another incarnation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NewType
+
+PoolId = NewType("PoolId", str)
+"""`namespace/name` of an InferencePool, or the configured name of a pool."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EndpointId:
+    """Opaque identity of one engine port: survives restarts, not the pod."""
+
+    pool: PoolId
+    name: str
+    """Pod uid, or the configured name."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.pool}|{self.name}|{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "EndpointId":
+        """Read what `str` wrote. Raises ValueError on anything else."""
+        pool, name, port = text.split("|")
+        return cls(PoolId(pool), name, int(port))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incarnation:
+    """One life of an engine. Of two lives of one endpoint the later start wins."""
+
+    endpoint: EndpointId
+    start_ms: int
+    """Engine start in milliseconds of Unix time; 0 when nobody has seen it yet."""
+
+
+class Role(StrEnum):
+    """Label `llm-d.ai/role`. An endpoint without one serves whole requests."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Source(StrEnum):
+    """Where a match comes from."""
+
+    PRECISE = "precise"
+    """The engine's own KV events."""
+    PREDICTED = "predicted"
+    """What we routed there ourselves."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Leading tokens of a request that an endpoint holds in its KV cache."""
+
+    tokens: int = 0
+    """Whole own blocks only; never more than the prompt."""
+    source: Source = Source.NONE
+    trust: float = 1.0
+    """0 to 1: share of predicted tokens that turned out to be cached; 1 for precise matches."""
+
+    @property
+    def credited_tokens(self) -> float:
+        """Tokens that a decision may count on."""
+        return self.tokens * self.trust
+
+
+NO_MATCH = Match()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What an endpoint has to do, as known at this instant.
+
+    None means not known: never measured, stale, or not a finite number. Unknown is never best.
+    """
+
+    waiting: int | None = None
+    """Requests that wait in the engine, as reported."""
+    running: int | None = None
+    kv_usage: float | None = None
+    """Share of KV blocks in use by running requests, 0 to 1."""
+    active_blocks: float | None = None
+    """KV blocks in use by running requests, in engine blocks."""
+    total_blocks: int | None = None
+    """KV blocks that the engine has, in engine blocks."""
+    block_tokens: int = 16
+    """Tokens in one engine block."""
+    age_s: float | None = None
+    """Age of the report behind the fields above; None when there is none."""
+    reserved_requests: int = 0
+    """Requests that we sent there and that have not ended."""
+    reserved_pending: int = 0
+    """Those among them whose first token has not been seen: they wait or are in prefill."""
+    reserved_prefill_tokens: int = 0
+    """Uncached prompt tokens of the pending ones."""
+    reserved_decode_blocks: int = 0
+    """Decode blocks (engine blocks) of requests that no load report shows yet."""
+
+    @property
+    def queue(self) -> int | None:
+        """Requests ahead of a new one: the engine's own count or ours, whichever is larger.
+
+        The two overlap (a pending request of ours may wait in the engine), so they are never
+        added. None when the engine's count is unknown and we have nothing pending there.
+        """
+        if self.waiting is None:
+            return self.reserved_pending or None
+        return max(self.waiting, self.reserved_pending)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One candidate as the state path saw it when the request arrived."""
+
+    id: EndpointId
+    address: str
+    """`ip:port`, IPv6 in brackets: where the gateway sends the request."""
+    incarnation: Incarnation
+    role: Role = Role.BOTH
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    load: Load = Load()
+    match: Match = NO_MATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One inference request, parsed and hashed, before an endpoint is chosen."""
+
+    id: str
+    """Our own unique name of this decision, never the client's."""
+    api: str
+    """Name of the parser that understood it, `passthrough` when none did."""
+    path: str
+    model: str = ""
+    prompt_tokens: int = 0
+    """Exact when `exact`, else estimated from bytes."""
+    output_tokens: int = 0
+    """Expected upper bound of the answer: the request's own limit or a default."""
+    exact: bool = False
+    """Whether the tokens are the engine's own."""
+    keys: tuple[int, ...] = ()
+    """Block keys of the full own blocks of the prompt, first block first."""
+    block_size: int = 64
+    """Tokens in one own block."""
+    scored: bool = True
+    """False when we route by load alone: no prompt, or a body that no parser knows."""
+
+    @property
+    def blocks(self) -> int:
+        return len(self.keys)
+
+
+class Rung(IntEnum):
+    """Step of the degradation ladder that a decision stood on; lower is better."""
+
+    PRECISE = 0
+    PREDICTED = 1
+    LOAD_ONLY = 2
+    ANY_READY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """One candidate's numbers in a decision."""
+
+    endpoint: EndpointId
+    address: str
+    total: float
+    scores: Mapping[str, float]
+    """Raw score of each scorer by its name, 0 to 1, before the weight."""
+    match: Match = NO_MATCH
+    queue: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Where a request goes and why. The only source of metrics, logs and `/debug/decisions`."""
+
+    request_id: str
+    chosen: tuple[Endpoint, ...]
+    """Best first; the gateway falls back down the list."""
+    rung: Rung
+    reasons: tuple[str, ...]
+    """Short stable words with values, most important first, for people and for tests."""
+    table: tuple[ScoreRow, ...] = ()
+    profile: str = "default"
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])

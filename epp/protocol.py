@@ -1,0 +1,66 @@
+"""Header, metadata and service names on the wires that we speak. Imports nothing.
+
+Sources: Gateway API Inference Extension, endpoint picker protocol (proposal 004); names with
+`x-epp-` are ours.
+"""
+
+EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+EXT_PROC_METHOD = f"/{EXT_PROC_SERVICE}/Process"
+
+HEALTH_SERVICES = ("", "liveness", "readiness", EXT_PROC_SERVICE, "inference-extension")
+"""Services that grpc.health.v1 answers for; every other name is unknown."""
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""Request header and `envoy.lb` metadata key: the chosen `ip:port`, best first, comma separated."""
+DESTINATION_SERVED = "x-gateway-destination-endpoint-served"
+"""`envoy.lb` metadata key with which the gateway says who truly served."""
+SUBSET_HINT = "x-gateway-destination-endpoint-subset"
+LB_NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+
+DROP_REASON = "x-llm-d-request-dropped-reason"
+"""Header of a refusal: why the request was not routed."""
+
+REQUEST_ID = "x-request-id"
+
+DECISION_ID = "x-epp-decision-id"
+"""Request header, picker to sidecar: names this decision in the sidecar's `done` reports."""
+PREDICTED_CACHED_TOKENS = "x-epp-predicted-cached-tokens"
+"""Request header, picker to sidecar: prompt tokens that the picker expects to be cached."""
+
+PICKER_HEADERS = (DECISION_ID, PREDICTED_CACHED_TOKENS)
+"""Set by the picker for the sidecar, which removes them before the engine sees the request."""
+
+ROUTING_HEADERS = (
+    DESTINATION,
+    DESTINATION_SERVED,
+    SUBSET_HINT,
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-data-parallel-rank",
+    "x-kv-cache-source-host-port",
+    "x-epp-handoff",
+    "x-epp-leg",
+    *PICKER_HEADERS,
+    DROP_REASON,
+    "test-epp-endpoint-selection",
+    "x-conformance-test-served-endpoint",
+)
+"""Headers that steer a request inside the pool. A client's own copies are always removed."""
+
+HOP_BY_HOP_HEADERS = (
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+)
+"""Never set, copied or echoed (RFC 9110, section 7.6.1)."""
+
+MAX_BODY_PIECE = 62_000
+"""Bytes of body in one reply; gateways refuse larger messages (fault A01)."""

@@ -1,0 +1,1 @@
+"""The request path: parse, choose, answer. Waits for nothing but its own stream."""

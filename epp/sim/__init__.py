@@ -1,0 +1,1 @@
+"""Simulated engines and local fleets: demo, tests, replay."""

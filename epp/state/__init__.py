@@ -1,0 +1,1 @@
+"""The state path: soft state about engines, read synchronously by the request path."""

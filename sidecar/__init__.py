@@ -1,0 +1,1 @@
+"""Per-pod proxy: relays requests to its engine and publishes the engine's state."""
