@@ -1,0 +1,108 @@
+"""Settings of `epp serve`: one field a flag, with the reference's names and defaults where it has them."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from epp.errors import ConfigError
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Mode = Literal["normal", "load-only", "random"]
+
+
+class ServeSettings(BaseModel):
+    """What one picker replica needs to know. Ports may be 0 in tests: any free one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pool_name: str = Field(
+        "default", pattern=r"^[A-Za-z0-9._/-]{1,253}$", description="Name of the pool that is served."
+    )
+    endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
+    host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
+    grpc_port: Port = Field(9002, description="ext_proc.")
+    grpc_health_port: Port = Field(9003, description="grpc.health.v1, plaintext.")
+    metrics_port: Port = Field(9090, description="Prometheus metrics.")
+    admin_port: Port = Field(9091, description="Debug pages and the mode switch.")
+    admin_host: str = Field("127.0.0.1", description="Address of the admin port; keep it loopback.")
+    secure_serving: bool = Field(True, description="TLS on the ext_proc port.")
+    cert_path: Path | None = Field(
+        None, description="Directory with tls.crt and tls.key; without it the certificate is self-signed."
+    )
+    store: Literal["memory", "redis"] = Field(
+        "memory", description="memory: sidecars stream to the state port, one replica only. redis: shared."
+    )
+    redis_url: str | None = Field(None, description="redis://[user:password@]host:port/db")
+    state_host: str = Field("127.0.0.1", description="Address of the state port (`--store memory`).")
+    state_port: Port = Field(9004, description="Where sidecars stream state to (`--store memory`).")
+    state_token_file: Path | None = Field(
+        None, description="File with the token that sidecars must show; required off loopback."
+    )
+    decision_deadline_s: float = Field(
+        0.2, gt=0, le=10, description="Time for one decision; then load alone decides."
+    )
+    max_request_bytes: int = Field(
+        10 * 2**20, gt=0, description="Largest request body; a larger one gets 413."
+    )
+    max_total_bytes: int = Field(
+        512 * 2**20, gt=0, description="Bytes of request bodies held at once by this replica."
+    )
+    max_endpoints: int = Field(
+        1, ge=1, le=16, description="Length of the fallback list in the destination header."
+    )
+    mode: Mode = Field("normal", description="Break-glass: load-only or random; also a live switch.")
+    tokenizer: Literal["engine", "estimate"] = Field(
+        "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
+    )
+    drain_timeout_s: float = Field(30.0, ge=0, description="How long live streams may finish on SIGTERM.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Log level.")
+    log_format: Literal["json", "text"] = Field("json", description="Log format.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ServeSettings":
+        if self.store == "redis" and not self.redis_url:
+            raise ValueError("--store redis needs --redis-url")
+        if self.store == "memory" and not is_loopback(self.state_host) and not self.state_token_file:
+            raise ValueError("a state port off loopback needs --state-token-file")
+        if not is_loopback(self.admin_host):
+            raise ValueError("the admin port has no authentication yet: --admin-host must be loopback")
+        return self
+
+    def state_token(self) -> str | None:
+        """The token in `state_token_file`, None without a file. Raises ConfigError when unreadable."""
+        if self.state_token_file is None:
+            return None
+        try:
+            token = self.state_token_file.read_text().strip()
+        except OSError as error:
+            raise ConfigError(str(self.state_token_file), f"cannot be read: {error.strerror}") from error
+        if not token:
+            raise ConfigError(str(self.state_token_file), "holds no token")
+        return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` names this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def serve_settings(values: dict[str, object]) -> ServeSettings:
+    """Build settings from flag values; None means the default. Raises ConfigError with all faults."""
+    try:
+        return ServeSettings.model_validate({k: v for k, v in values.items() if v is not None})
+    except ValidationError as error:
+        raise ConfigError("", "; ".join(_fault(entry) for entry in error.errors())) from None
+
+
+def _fault(entry: object) -> str:
+    assert isinstance(entry, dict)
+    flag = "--" + ".".join(str(part) for part in entry["loc"]).replace("_", "-").removesuffix("-s")
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    return message if not entry["loc"] else f"{flag}: {message}, got {entry['input']!r}"
