@@ -1,4 +1,4 @@
-"""Settings of `epp serve`: one field a flag, with the reference's names and defaults where it has them."""
+"""Settings of `epp serve`: one field a flag, with the reference's names where it has them."""
 
 import ipaddress
 from pathlib import Path
@@ -10,6 +10,7 @@ from epp.errors import ConfigError
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class ServeSettings(BaseModel):
@@ -18,7 +19,7 @@ class ServeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pool_name: str = Field(
-        "default", pattern=r"^[A-Za-z0-9._/-]{1,253}$", description="Name of the pool that is served."
+        "default", pattern=r"^[A-Za-z0-9._/-]{1,253}$", description="Name of the served pool."
     )
     endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
@@ -29,14 +30,14 @@ class ServeSettings(BaseModel):
     admin_host: str = Field("127.0.0.1", description="Address of the admin port; keep it loopback.")
     secure_serving: bool = Field(True, description="TLS on the ext_proc port.")
     cert_path: Path | None = Field(
-        None, description="Directory with tls.crt and tls.key; without it the certificate is self-signed."
+        None, description="Directory with tls.crt and tls.key; default: a self-signed certificate."
     )
     store: Literal["memory", "redis"] = Field(
-        "memory", description="memory: sidecars stream to the state port, one replica only. redis: shared."
+        "memory", description="memory: sidecars stream to us, one replica only. redis: shared."
     )
     redis_url: str | None = Field(None, description="redis://[user:password@]host:port/db")
-    state_host: str = Field("127.0.0.1", description="Address of the state port (`--store memory`).")
-    state_port: Port = Field(9004, description="Where sidecars stream state to (`--store memory`).")
+    state_host: str = Field("127.0.0.1", description="Address of the state port.")
+    state_port: Port = Field(9004, description="Where sidecars stream state to (store memory).")
     state_token_file: Path | None = Field(
         None, description="File with the token that sidecars must show; required off loopback."
     )
@@ -52,32 +53,36 @@ class ServeSettings(BaseModel):
     max_endpoints: int = Field(
         1, ge=1, le=16, description="Length of the fallback list in the destination header."
     )
-    mode: Mode = Field("normal", description="Break-glass: load-only or random; also a live switch.")
+    mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
     )
-    drain_timeout_s: float = Field(30.0, ge=0, description="How long live streams may finish on SIGTERM.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Log level.")
+    drain_timeout_s: float = Field(
+        30.0, ge=0, description="How long live streams may go on after SIGTERM."
+    )
+    log_level: LogLevel = Field("info", description="Log level.")
     log_format: Literal["json", "text"] = Field("json", description="Log format.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "ServeSettings":
         if self.store == "redis" and not self.redis_url:
             raise ValueError("--store redis needs --redis-url")
-        if self.store == "memory" and not is_loopback(self.state_host) and not self.state_token_file:
+        exposed = self.store == "memory" and not is_loopback(self.state_host)
+        if exposed and not self.state_token_file:
             raise ValueError("a state port off loopback needs --state-token-file")
         if not is_loopback(self.admin_host):
-            raise ValueError("the admin port has no authentication yet: --admin-host must be loopback")
+            raise ValueError("the admin port asks for no password: --admin-host must be loopback")
         return self
 
     def state_token(self) -> str | None:
-        """The token in `state_token_file`, None without a file. Raises ConfigError when unreadable."""
+        """The token in `state_token_file`, None without one. Raises ConfigError if unreadable."""
         if self.state_token_file is None:
             return None
         try:
             token = self.state_token_file.read_text().strip()
         except OSError as error:
-            raise ConfigError(str(self.state_token_file), f"cannot be read: {error.strerror}") from error
+            what = f"cannot be read: {error.strerror}"
+            raise ConfigError(str(self.state_token_file), what) from error
         if not token:
             raise ConfigError(str(self.state_token_file), "holds no token")
         return token
@@ -94,7 +99,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve_settings(values: dict[str, object]) -> ServeSettings:
-    """Build settings from flag values; None means the default. Raises ConfigError with all faults."""
+    """Build settings from flag values; None means the default. Raises ConfigError, all faults."""
     try:
         return ServeSettings.model_validate({k: v for k, v in values.items() if v is not None})
     except ValidationError as error:
