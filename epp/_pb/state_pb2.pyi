@@ -152,14 +152,18 @@ class Snapshot(_message.Message):
     def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., engine_seq: _Optional[int] = ..., engine_hashes: _Optional[_Iterable[bytes]] = ..., own_keys: _Optional[_Iterable[int]] = ..., references: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("version", "endpoint", "token")
+    __slots__ = ("version", "endpoint", "token", "incarnation", "nonce")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     version: int
     endpoint: str
     token: str
-    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    nonce: int
+    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., token: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "refused")
