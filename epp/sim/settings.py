@@ -1,0 +1,120 @@
+"""What a simulated engine is: its model of a machine, and where it listens."""
+
+import ipaddress
+import math
+from dataclasses import dataclass
+
+DEFAULT_CONTEXT_TOKENS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """The modelled machine. Raises ValueError when no engine could be like this."""
+
+    block_tokens: int = 16
+    """Tokens in one KV block, 1 to 4096."""
+    num_blocks: int = 2048
+    """KV blocks of the machine, running requests and cache together."""
+    max_num_seqs: int = 16
+    """Requests that run at once; more wait."""
+    max_batched_tokens: int = 2048
+    """Tokens computed in one step at most; longer prompts are computed in chunks."""
+    max_waiting: int = 1024
+    """Requests that wait at most; more are refused."""
+    max_model_len: int | None = None
+    """Context length in tokens; None takes what fits, at most `DEFAULT_CONTEXT_TOKENS`."""
+    prefill_tokens_per_s: float = 20_000.0
+    decode_step_s: float = 0.01
+    """Seconds of a step with one sequence; prefill tokens come on top."""
+    batch_growth: float = 0.02
+    """Share of `decode_step_s` that every further sequence in the batch adds."""
+    seed: int = 0
+    """Seed of the answers: engines with equal seeds answer equally."""
+    hash_seed: int = 0
+    """Seed of the block hashes; engines that differ in it name the same block differently."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "max_num_seqs", "max_waiting"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _require(1 <= self.block_tokens <= 4096, "block_tokens must be 1 to 4096")
+        # One token each for all running sequences must fit, or decoding would starve.
+        _require(
+            self.max_batched_tokens >= self.max_num_seqs,
+            "max_batched_tokens must be at least max_num_seqs",
+        )
+        for name in ("prefill_tokens_per_s", "decode_step_s"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value > 0, f"{name} must be positive")
+        _require(
+            math.isfinite(self.batch_growth) and self.batch_growth >= 0,
+            "batch_growth must not be negative",
+        )
+        if self.max_model_len is not None:
+            _require(
+                2 <= self.max_model_len <= self.num_blocks * self.block_tokens,
+                "max_model_len must be at least 2 and fit into num_blocks * block_tokens",
+            )
+        _require(self.context_tokens >= 2, "num_blocks * block_tokens must be at least 2")
+        for name in ("seed", "hash_seed"):
+            _require(0 <= getattr(self, name) < 2**64, f"{name} must be an unsigned 64-bit number")
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and answer of one request together, at most."""
+        if self.max_model_len is not None:
+            return self.max_model_len
+        return min(DEFAULT_CONTEXT_TOKENS, self.num_blocks * self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings(CoreSettings):
+    """One engine process. Raises ValueError when a value cannot be used."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; the admin routes exist on loopback addresses only."""
+    port: int = 8000
+    """0 takes a free one."""
+    name: str = "engine"
+    """Answered in `x-inference-pod`."""
+    model: str = "sim"
+    loras: tuple[str, ...] = ()
+    """Adapter names that are served as models of their own."""
+    kv_events: str | None = None
+    """ZMQ endpoint of the KV events, such as `tcp://127.0.0.1:5557` (port 0: a free one)."""
+    kv_events_bind: bool = True
+    """False connects instead: the subscriber then binds."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    grace_s: float = 1.0
+    """How long running requests may go on once the engine has been told to stop."""
+
+    def __post_init__(self) -> None:
+        # Two arguments: slots make a new class, which the short form would not find.
+        super(EngineSettings, self).__post_init__()
+        _require(0 <= self.port <= 65_535, "port must be 0 to 65535")
+        _require(bool(self.host), "host must not be empty")
+        _require(bool(self.name) and self.name.isprintable(), "name must be printable")
+        _require(bool(self.model), "model must not be empty")
+        _require(
+            all(self.loras) and len({self.model, *self.loras}) == 1 + len(self.loras),
+            "loras must be distinct names, none of them the model's",
+        )
+        _require(self.kv_events is None or "://" in self.kv_events, "kv_events must be a ZMQ URL")
+        _require(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
+        _require(
+            math.isfinite(self.grace_s) and 0 <= self.grace_s <= 600, "grace_s must be 0 to 600"
+        )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the port."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ValueError(sentence)
