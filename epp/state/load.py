@@ -1,0 +1,325 @@
+"""What every endpoint has to do: its own reports, and the reservations of our decisions.
+
+A reservation is bound to one life of an engine and released exactly once (DESIGN 5.3). It ends by
+the first of: `finish` (the sidecar's `done`, or the end of the answer seen on the stream, or a
+reset before the response headers); `forget` (that life is over); or, after `leave` (the stream
+ended while the answer may still run), by the sidecar's `done` when a writer is there, else by an
+estimate: the prefill drains at the endpoint's observed speed, and the decode part ends when a
+report received after the response headers shows it, at the latest after the pool's p99 duration.
+
+While a stream lives no clock ends its reservation, however long it takes (fault B14). Ends that
+come late, twice, or for an earlier life find nothing and change nothing (fault B13).
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from epp.framework import Incarnation, Load
+
+from .pace import PRIOR_PREFILL_TOKENS_PER_S, Durations, PrefillPace
+from .reports import LoadReport
+from .reservation import Life, Reservation
+
+__all__ = ["LoadBook", "LoadReport", "LoadRules", "Sums"]
+
+_MOST_TOKENS = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRules:
+    stale_s: float = 2.0
+    """A report older than this says nothing."""
+    max_reservations: int = 100_000
+    """Further decisions are routed, but not charged."""
+    done_cap_s: float = 900.0
+    """After the stream, wait this long for the sidecar's `done`, then estimate."""
+    prefill_tokens_per_s: float = PRIOR_PREFILL_TOKENS_PER_S
+    """Prefill speed until something was observed."""
+    duration_prior_s: float = 60.0
+    """The pool's p99 duration until something was observed."""
+    default_block_tokens: int = 16
+    """Engine block size until a report says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Absolute sums of our own reservations on one life."""
+
+    requests: int = 0
+    pending: int = 0
+    prefill_tokens: int = 0
+    decode_blocks: int = 0
+
+
+class LoadBook:
+    """All reservations of one pool. Every method is idempotent per request; no count is negative.
+
+    `untracked` counts decisions that were not charged because the book was full.
+    """
+
+    def __init__(self, rules: LoadRules | None = None) -> None:
+        self.rules = rules or LoadRules()
+        self.untracked = 0
+        self._lives: dict[Incarnation, Life] = {}
+        self._requests: dict[str, Reservation] = {}
+        self._deadlines: list[tuple[float, str]] = []
+        self._durations = Durations(prior_s=self.rules.duration_prior_s)
+        self._pace = PrefillPace()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    # What our decisions charge
+
+    def reserve(
+        self,
+        inc: Incarnation,
+        request_id: str,
+        *,
+        prefill_tokens: int,
+        decode_tokens: int,
+        has_writer: bool,
+        now: float,
+    ) -> bool:
+        """Charge one request: uncached prompt tokens, and KV tokens that it will come to hold.
+
+        `has_writer`: a sidecar passes it on and will say when it is done. False when the request
+        is known already or the book is full.
+        """
+        if request_id in self._requests:
+            return False
+        if len(self._requests) >= self.rules.max_reservations:
+            self.untracked += 1
+            return False
+        life = self._life(inc)
+        prefill = min(_MOST_TOKENS, max(0, prefill_tokens))
+        block = self._block_tokens(life)
+        held = Reservation(
+            request_id,
+            life,
+            prefill_tokens=prefill,
+            decode_blocks=-(-min(_MOST_TOKENS, max(0, decode_tokens)) // block),
+            has_writer=has_writer,
+            born_at=now,
+            ahead_tokens=life.prefill_tokens + prefill,
+        )
+        self._requests[request_id] = life.requests[request_id] = held
+        life.pending += 1
+        life.prefill_tokens += prefill
+        life.decode_blocks += held.decode_blocks
+        return True
+
+    def response_headers(self, request_id: str, now: float) -> None:
+        """The answer began. No sign that its prefill ended: streamed answers begin with it."""
+        held = self._requests.get(request_id)
+        if held is not None and held.headers_at is None:
+            held.headers_at = now
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """The first byte of the answer's body was seen, here or by the sidecar."""
+        held = self._requests.get(request_id)
+        if held is None or held.first_at is not None:
+            return
+        held.first_at = now
+        if held.pending:
+            elapsed = now - held.born_at
+            held.life.pace.observe(held.ahead_tokens, elapsed)
+            self._pace.observe(held.ahead_tokens, elapsed)
+            held.life.prefilled(held)
+        if held.shown and held.estimated:
+            self._end(held)
+        else:
+            held.life.await_report(held)
+
+    def finish(self, request_id: str, now: float, *, measured: bool = True) -> bool:
+        """The request is over. `measured`: its duration says something about the pool's answers.
+
+        False when it was over already, or never ours.
+        """
+        held = self._requests.get(request_id)
+        if held is None:
+            return False
+        if measured:
+            self._durations.add(now - held.born_at)
+        self._end(held)
+        return True
+
+    def leave(self, request_id: str, now: float) -> None:
+        """The stream ended after the response headers: the answer may well be running."""
+        held = self._requests.get(request_id)
+        if held is None or held.estimated or held.waits_for_done:
+            return
+        if held.has_writer and held.life.writer:
+            held.waits_for_done = True
+            self._set_deadline(held, now + self.rules.done_cap_s)
+        else:
+            self._estimate(held, now)
+
+    # What others tell
+
+    def report(self, inc: Incarnation, report: LoadReport, now: float) -> None:
+        """A measurement was received. It shows every request that had begun before."""
+        life = self._life(inc)
+        life.report, life.report_at = report, now
+        still: list[Reservation] = []
+        for held in life.unshown:
+            began = held.first_at if held.first_at is not None else held.headers_at
+            if held.ended:
+                continue
+            if began is None or began >= now:
+                still.append(held)
+                continue
+            life.show(held)
+            if held.estimated and not held.pending:
+                self._end(held)
+        life.unshown = still
+
+    def writer_seen(self, inc: Incarnation) -> None:
+        """A sidecar speaks for this life: its `done` is worth waiting for."""
+        self._life(inc).writer = True
+
+    def writer_lost(self, inc: Incarnation, now: float) -> None:
+        """Nobody will say what becomes of requests whose streams have ended: estimate them."""
+        life = self._lives.get(inc)
+        if life is None or not life.writer:
+            return
+        life.writer = False
+        for held in [held for held in life.requests.values() if held.waits_for_done]:
+            self._estimate(held, now)
+
+    def adopt(self, unborn: Incarnation, inc: Incarnation) -> None:
+        """The start of an endpoint's first life became known: its reservations go on."""
+        life = self._lives.pop(unborn, None)
+        if life is not None:
+            self.forget(inc)
+            life.incarnation = inc
+            self._lives[inc] = life
+
+    def forget(self, inc: Incarnation) -> None:
+        """That life is over: all its reservations are released at once."""
+        life = self._lives.pop(inc, None)
+        if life is not None:
+            for held in life.requests.values():
+                held.ended = True
+                del self._requests[held.id]
+
+    def tick(self, now: float) -> None:
+        """End what is due. Cheap; call it several times a second."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due, request_id = heapq.heappop(self._deadlines)
+            held = self._requests.get(request_id)
+            if held is None or held.deadline != due:
+                continue
+            if held.waits_for_done:
+                self._estimate(held, now)
+            else:
+                self._end(held)
+        for life in self._lives.values():
+            self._settle(life, now)
+
+    # What the request path reads
+
+    def load(self, inc: Incarnation, now: float) -> Load:
+        life = self._lives.get(inc)
+        if life is None:
+            return Load()
+        self._settle(life, now)
+        report = life.report
+        prefill = life.remaining_prefill(now)
+        if report is None:
+            return Load(
+                reserved_requests=len(life.requests),
+                reserved_pending=life.pending,
+                reserved_prefill_tokens=prefill,
+                reserved_decode_blocks=life.decode_blocks,
+            )
+        age = max(0.0, now - life.report_at)
+        fresh = age <= self.rules.stale_s
+        usage, total = report.kv_usage, report.total_blocks
+        active = usage * total if fresh and usage is not None and total is not None else None
+        return Load(
+            waiting=report.waiting if fresh else None,
+            running=report.running if fresh else None,
+            kv_usage=usage if fresh else None,
+            active_blocks=active,
+            total_blocks=total,
+            block_tokens=self._block_tokens(life),
+            age_s=age,
+            reserved_requests=len(life.requests),
+            reserved_pending=life.pending,
+            reserved_prefill_tokens=prefill,
+            reserved_decode_blocks=life.decode_blocks,
+        )
+
+    def sums(self) -> dict[Incarnation, Sums]:
+        """Absolute sums per life; lives without reservations are left out."""
+        return {
+            life.incarnation: Sums(
+                len(life.requests), life.pending, life.prefill_tokens, life.decode_blocks
+            )
+            for life in self._lives.values()
+            if life.requests
+        }
+
+    def prefill_tokens_per_s(self, inc: Incarnation) -> float:
+        """Observed speed of this life, else of the pool, else the prior."""
+        life = self._lives.get(inc)
+        own = life.pace.measured if life is not None else None
+        return own or self._pace.measured or self.rules.prefill_tokens_per_s
+
+    @property
+    def p99_duration_s(self) -> float:
+        return self._durations.p99_s
+
+    # Mechanics
+
+    def _life(self, inc: Incarnation) -> Life:
+        life = self._lives.get(inc)
+        if life is None:
+            life = self._lives[inc] = Life(inc)
+        return life
+
+    def _block_tokens(self, life: Life) -> int:
+        known = life.report.block_tokens if life.report is not None else None
+        return known or self.rules.default_block_tokens
+
+    def _end(self, held: Reservation) -> None:
+        if not held.ended:
+            held.ended = True
+            held.life.prefilled(held)
+            held.life.show(held)
+            del held.life.requests[held.id]
+            del self._requests[held.id]
+
+    def _set_deadline(self, held: Reservation, at: float) -> None:
+        held.deadline = at
+        heapq.heappush(self._deadlines, (at, held.id))
+        if len(self._deadlines) > 4 * self.rules.max_reservations:
+            live = self._requests.values()
+            self._deadlines = [(h.deadline, h.id) for h in live if h.deadline is not None]
+            heapq.heapify(self._deadlines)
+
+    def _estimate(self, held: Reservation, now: float) -> None:
+        life = held.life
+        held.estimated, held.waits_for_done = True, False
+        latest = held.born_at + self._durations.p99_s
+        if latest <= now:
+            self._end(held)
+            return
+        self._set_deadline(held, latest)
+        if held.headers_at is None:
+            held.headers_at = now
+        began = held.headers_at if held.first_at is None else held.first_at
+        if life.report is not None and life.report_at > began:
+            life.show(held)
+        life.await_report(held)
+        if held.pending:
+            life.drain(held, self.prefill_tokens_per_s(life.incarnation))
+            self._settle(life, now)
+        elif held.shown:
+            self._end(held)
+
+    def _settle(self, life: Life, now: float) -> None:
+        for held in life.drained(now):
+            if held.shown:
+                self._end(held)

@@ -1,0 +1,260 @@
+"""One flush of one writer: the bytes in the log (proto/state.proto), and the value that they mean.
+
+`parse` believes nothing: every number is checked before anyone calculates with it, and a record
+of a later version, of damaged bytes or beyond the bounds is a RecordError, never a guess.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+from google.protobuf.message import DecodeError
+
+from epp._pb import state_pb2 as pb
+from epp.errors import EppError
+from epp.framework import EndpointId, Incarnation
+
+from .reports import LoadReport
+
+VERSION = 1
+MAX_BYTES = 1 << 20
+"""Largest serialised record: 130,000 keys. A fuller state does not fit; its tail is left out."""
+MAX_KEYS = 120_000
+"""Keys that fit into one record, stored and removed together."""
+MAX_REQUESTS = 10_000
+"""First tokens, and finished requests, of one record."""
+MAX_ID = 128
+"""Characters of a decision id."""
+
+
+class RecordError(EppError):
+    """A record that cannot be used. `kind` is one of `KINDS`, and a metric label."""
+
+    reason = "record"
+    KINDS: ClassVar = ("too-large", "damaged", "version", "endpoint", "bounds")
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"state record refused ({kind}): {what}")
+        self.kind = kind
+
+
+class Outcome(IntEnum):
+    """How a request ended, as the sidecar saw it."""
+
+    UNKNOWN = 0
+    OK = 1
+    ENGINE_ERROR = 2
+    ENGINE_GONE = 3
+    CLIENT_GONE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChange:
+    """Own blocks that came and went. `reset`: `stored` replaces everything known before."""
+
+    stored: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    reset: bool = False
+    own_block_tokens: int = 64
+    scheme: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """The engine's load, whether it takes requests, and whether its KV events are seen."""
+
+    report: LoadReport = field(default_factory=LoadReport)
+    ready: bool = False
+    events: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first byte of an answer left the engine: the prompt's prefill is over."""
+
+    decision_id: str
+    ttft_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """One request is over. None is not known."""
+
+    decision_id: str
+    outcome: Outcome = Outcome.UNKNOWN
+    status: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    ttft_s: float | None = None
+    predicted_cached_tokens: int | None = None
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    incarnation: Incarnation
+    nonce: int
+    """64 bits: who speaks for the incarnation just now."""
+    seq: int
+    """1 for a writer's first record after a claim, then one more each."""
+    blocks: BlockChange | None = None
+    status: EngineStatus | None = None
+    first_tokens: tuple[FirstToken, ...] = ()
+    done: tuple[Done, ...] = ()
+
+    @property
+    def endpoint(self) -> EndpointId:
+        return self.incarnation.endpoint
+
+    @property
+    def reset(self) -> bool:
+        return self.blocks is not None and self.blocks.reset
+
+
+def encode(record: Record) -> bytes:
+    """Serialise. Raises ValueError for what a reader would refuse as too large."""
+    message = pb.Record(
+        version=VERSION,
+        endpoint=str(record.endpoint),
+        incarnation=record.incarnation.start_ms,
+        nonce=record.nonce,
+        seq=record.seq,
+    )
+    change, status = record.blocks, record.status
+    if change is not None:
+        if len(change.stored) + len(change.removed) > MAX_KEYS:
+            raise ValueError(f"a record holds {MAX_KEYS} block keys at most")
+        blocks = message.blocks
+        blocks.reset = change.reset
+        blocks.stored.extend(change.stored)
+        blocks.removed.extend(change.removed)
+        blocks.own_block_tokens = change.own_block_tokens
+        blocks.scheme = change.scheme
+    if status is not None:
+        report = status.report
+        message.load.CopyFrom(
+            pb.Load(
+                waiting=report.waiting,
+                running=report.running,
+                kv_usage=report.kv_usage,
+                total_blocks=report.total_blocks,
+                block_tokens=report.block_tokens,
+                ready=status.ready,
+                events=status.events,
+            )
+        )
+    for first in record.first_tokens:
+        message.first_tokens.add(decision_id=first.decision_id, ttft_s=first.ttft_s)
+    for done in record.done:
+        message.done.add(
+            decision_id=done.decision_id,
+            outcome=pb.Outcome.ValueType(int(done.outcome)),
+            status=done.status,
+            prompt_tokens=done.prompt_tokens,
+            cached_tokens=done.cached_tokens,
+            completion_tokens=done.completion_tokens,
+            ttft_s=done.ttft_s,
+            predicted_cached_tokens=done.predicted_cached_tokens,
+            duration_s=done.duration_s,
+        )
+    data = message.SerializeToString()
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a record has {MAX_BYTES} bytes at most, this one has {len(data)}")
+    return data
+
+
+def parse(data: bytes) -> Record:
+    """Read one record. Raises RecordError; fields of later minor versions are ignored."""
+    if len(data) > MAX_BYTES:
+        raise RecordError("too-large", f"{len(data)} bytes, {MAX_BYTES} are allowed")
+    message = pb.Record()
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise RecordError("damaged", "not a Record message") from error
+    if message.version != VERSION:
+        raise RecordError("version", f"version {message.version}, this reader knows {VERSION}")
+    try:
+        endpoint = EndpointId.parse(message.endpoint)
+    except ValueError as error:
+        raise RecordError("endpoint", "endpoint is not pool|name|port") from error
+    if not (endpoint.name and 0 < endpoint.port < 65536 and len(message.endpoint) <= 1024):
+        raise RecordError("endpoint", "endpoint without a name or a port")
+    if message.seq == 0 or message.incarnation >= 2**53:
+        raise RecordError("bounds", "sequence or incarnation out of range")
+    if len(message.first_tokens) > MAX_REQUESTS or len(message.done) > MAX_REQUESTS:
+        raise RecordError("bounds", f"more than {MAX_REQUESTS} requests in one record")
+    return Record(
+        incarnation=Incarnation(endpoint, message.incarnation),
+        nonce=message.nonce,
+        seq=message.seq,
+        blocks=_blocks(message.blocks) if message.HasField("blocks") else None,
+        status=_status(message.load) if message.HasField("load") else None,
+        first_tokens=tuple(
+            FirstToken(first.decision_id, _seconds(first.ttft_s))
+            for first in message.first_tokens
+            if 0 < len(first.decision_id) <= MAX_ID
+        ),
+        done=tuple(_done(done) for done in message.done if 0 < len(done.decision_id) <= MAX_ID),
+    )
+
+
+def _blocks(delta: pb.BlockDelta) -> BlockChange:
+    return BlockChange(
+        stored=tuple(delta.stored),
+        removed=tuple(delta.removed),
+        reset=delta.reset,
+        own_block_tokens=delta.own_block_tokens,
+        scheme=delta.scheme,
+    )
+
+
+def _status(load: pb.Load) -> EngineStatus:
+    def known(name: str) -> float | None:
+        return getattr(load, name) if load.HasField(name) else None
+
+    return EngineStatus(
+        report=LoadReport(
+            waiting=_whole(known("waiting")),
+            running=_whole(known("running")),
+            kv_usage=known("kv_usage"),
+            total_blocks=_whole(known("total_blocks")),
+            block_tokens=_whole(known("block_tokens")),
+        ),
+        ready=load.ready,
+        events=load.events,
+    )
+
+
+def _done(done: pb.Done) -> Done:
+    def tokens(name: str) -> int | None:
+        return _whole(getattr(done, name)) if done.HasField(name) else None
+
+    return Done(
+        decision_id=done.decision_id,
+        outcome=_outcome(done.outcome),
+        status=done.status if done.status < 1000 else 0,
+        prompt_tokens=tokens("prompt_tokens"),
+        cached_tokens=tokens("cached_tokens"),
+        completion_tokens=tokens("completion_tokens"),
+        ttft_s=_seconds(done.ttft_s) if done.HasField("ttft_s") else None,
+        predicted_cached_tokens=tokens("predicted_cached_tokens"),
+        duration_s=_seconds(done.duration_s) if done.HasField("duration_s") else None,
+    )
+
+
+def _outcome(value: int) -> Outcome:
+    try:
+        return Outcome(value)
+    except ValueError:  # a word of a later version
+        return Outcome.UNKNOWN
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _seconds(value: float) -> float | None:
+    return value if math.isfinite(value) and value >= 0 else None
