@@ -1,0 +1,241 @@
+"""Request bodies of the engine's HTTP API: bytes in, a checked `Ask` out. Pure.
+
+Unknown fields are ignored and errors have the shape and status that vLLM gives them.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeVar
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from epp.errors import EppError
+from epp.sim.kv import NO_NAMESPACE, Namespace
+from epp.sim.settings import EngineSettings
+from epp.sim.tokenizer import encode, render_chat
+
+MAX_PROMPTS = 64
+"""Prompts in one completion request."""
+MAX_CHOICES = 16
+"""Answers to each prompt."""
+DEFAULT_COMPLETION_TOKENS = 16
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Body = TypeVar("Body")
+
+
+class ApiError(EppError):
+    """A request that the engine refuses; `status` is this error's own."""
+
+    reason: ClassVar[str] = "refused"
+
+    def __init__(self, status: int, kind: str, sentence: str, param: str | None = None) -> None:
+        super().__init__(sentence)
+        self.code = status
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> bytes:
+        """OpenAI-shaped."""
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+def bad_request(sentence: str, param: str | None = None) -> ApiError:
+    return ApiError(400, "BadRequestError", sentence, param)
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = False
+
+
+class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that both kinds of requests have."""
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = 1
+    max_tokens: Positive | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = 0
+    ignore_eos: bool | None = False
+    cache_salt: str | None = None
+    return_token_ids: bool | None = False
+
+
+class CompletionBody(_Sampling, frozen=True, kw_only=True):
+    prompt: str | list[str | TokenId | list[TokenId]]
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str | list[dict[str, object]] | None = None
+
+
+class ChatBody(_Sampling, frozen=True, kw_only=True):
+    messages: list[Message]
+    max_completion_tokens: Positive | None = None
+    tools: list[dict[str, object]] | None = None
+    add_generation_prompt: bool = True
+
+
+class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[dict[str, object]] | None = None
+    add_generation_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One checked request."""
+
+    chat: bool
+    model: str
+    prompts: tuple[list[int], ...]
+    choices: int
+    """Answers to each prompt."""
+    limits: tuple[int, ...]
+    """Tokens of an answer, for each prompt."""
+    ends_by_itself: bool
+    namespace: Namespace
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+
+
+def parse_completion(body: bytes, settings: EngineSettings) -> Ask:
+    """Read a body of `/v1/completions`. Raises ApiError."""
+    wire = _decoded(body, CompletionBody)
+    return _ask(wire, settings, _prompts(wire.prompt), wire.max_tokens or DEFAULT_COMPLETION_TOKENS)
+
+
+def parse_chat(body: bytes, settings: EngineSettings) -> Ask:
+    """Read a body of `/v1/chat/completions`. Raises ApiError."""
+    wire = _decoded(body, ChatBody)
+    if not wire.messages:
+        raise bad_request("messages must not be empty", "messages")
+    prompt = _chat_tokens(wire)
+    return _ask(wire, settings, (prompt,), wire.max_completion_tokens or wire.max_tokens, chat=True)
+
+
+def tokenize(body: bytes, settings: EngineSettings) -> bytes:
+    """Answer of `/tokenize` to a prompt or to messages. Raises ApiError."""
+    wire = _decoded(body, TokenizeBody)
+    _served(wire.model, settings)
+    if (wire.prompt is None) == (not wire.messages):
+        raise bad_request("give either prompt or messages")
+    tokens = _chat_tokens(wire) if wire.messages else encode(wire.prompt or "")
+    limit = settings.context_tokens
+    answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None}
+    return msgspec.json.encode(answer)
+
+
+def natural_tokens(prompt: list[int], room: int) -> int:
+    """Length of an answer whose request sets no limit: 16 to 143 tokens, fixed by the prompt."""
+    return min(room, 16 + xxh3_64_intdigest(msgspec.msgpack.encode(prompt)) % 128)
+
+
+def _ask(
+    wire: CompletionBody | ChatBody,
+    settings: EngineSettings,
+    prompts: tuple[list[int], ...],
+    max_tokens: int | None,
+    *,
+    chat: bool = False,
+) -> Ask:
+    model, lora = _served(wire.model, settings)
+    stream = bool(wire.stream)
+    if wire.stream_options is not None and not stream:
+        raise bad_request("Stream options can only be defined when `stream=True`.")
+    least = wire.min_tokens or 0
+    if max_tokens is not None and least > max_tokens:
+        raise bad_request(
+            f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {least}."
+        )
+    options = wire.stream_options
+    ends_by_itself = max_tokens is None and not wire.ignore_eos
+    return Ask(
+        chat=chat,
+        model=model,
+        prompts=prompts,
+        choices=wire.n or 1,
+        limits=tuple(_limit(p, settings, max_tokens, least, ends_by_itself) for p in prompts),
+        ends_by_itself=ends_by_itself,
+        namespace=Namespace(lora, wire.cache_salt or "")
+        if lora or wire.cache_salt
+        else NO_NAMESPACE,
+        stream=stream,
+        include_usage=bool(options and options.include_usage),
+        return_token_ids=bool(wire.return_token_ids),
+    )
+
+
+def _limit(
+    prompt: list[int], settings: EngineSettings, asked: int | None, least: int, natural: bool
+) -> int:
+    room = settings.context_tokens - len(prompt)
+    wanted = asked if asked is not None else max(1, least)
+    if wanted > room:
+        raise bad_request(
+            f"This model's maximum context length is {settings.context_tokens} tokens. However, "
+            f"you requested {len(prompt) + wanted} tokens ({len(prompt)} in the prompt, {wanted} "
+            "in the completion). Please reduce the length of the prompt or of the completion."
+        )
+    if asked is not None:
+        return asked
+    return max(least, natural_tokens(prompt, room)) if natural else room
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[int], ...]:
+    if isinstance(prompt, str):
+        prompt = [prompt]
+    ids = [one for one in prompt if isinstance(one, int)]
+    if ids:
+        if len(ids) != len(prompt):
+            raise bad_request("prompt must not mix token ids with texts or lists", "prompt")
+        return (ids,)
+    if len(prompt) > MAX_PROMPTS:
+        raise bad_request(f"at most {MAX_PROMPTS} prompts", "prompt")
+    many = [encode(one) if isinstance(one, str) else one for one in prompt]
+    prompts = tuple(one for one in many if isinstance(one, list))
+    if not prompts or not all(prompts):
+        raise bad_request("prompt must not be empty", "prompt")
+    return prompts
+
+
+def _chat_tokens(wire: ChatBody | TokenizeBody) -> list[int]:
+    messages = [(message.role, _text(message)) for message in wire.messages or ()]
+    tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
+    return render_chat(messages, tools=tools, add_generation_prompt=wire.add_generation_prompt)
+
+
+def _text(message: Message) -> str:
+    content = message.content
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts: list[str] = []
+    for part in content:
+        text = part.get("text")
+        if part.get("type") not in {"text", "input_text"} or not isinstance(text, str):
+            raise bad_request("only content parts of type text are supported", "messages")
+        parts.append(text)
+    return "\n".join(parts)
+
+
+def _served(model: str | None, settings: EngineSettings) -> tuple[str, str]:
+    """Name to answer with, and the adapter. The model may be left out, as in vLLM."""
+    if model is None or model == settings.model:
+        return settings.model, ""
+    if model in settings.loras:
+        return model, model
+    raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+
+
+def _decoded(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"The request body is not valid: {error}") from error
