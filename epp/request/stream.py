@@ -1,0 +1,305 @@
+"""One ext_proc stream as a state machine without I/O: Envoy's messages in, actions out.
+
+The request collects until its end (its headers, its body's last piece, or its trailers), then one
+`Decide` leaves and one `Route` or `Refusal` comes back through `decided`. The answer's messages are
+passed on as they come, and what they tell goes to the route's `Progress`.
+
+Rules that a gateway enforces, and that the tests check:
+* Exactly one reply to the request's headers, and before any piece of its body (A29).
+* One reply to each message of the answer, at once, without waiting for the decision.
+* A stream that ends without an answer never ends with OK: to Envoy that means "skip the picker",
+  so every such end is an `Abort`.
+* A stream is never closed from our side while the answer may still pass through it.
+
+The reply's shape comes from `protocol_config` of the first message; `docs/decisions/0001` lists
+the modes. Whose life a stream is not: `docs/decisions/0002`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from google.protobuf.message import DecodeError
+
+from epp import protocol
+from epp._pb import extproc_pb2 as pb
+from epp.errors import Refusal
+
+from . import replies
+from .actions import Abort, Action, Code, Decide, Finish, Send
+from .exchange import Arrival, Outcome, Progress, Route
+from .intake import (
+    BodyIntake,
+    ByteBudget,
+    header_map,
+    response_status,
+    served_endpoint,
+    subset_hint,
+)
+
+MAX_REQUEST_BYTES = 10 * 2**20
+"""Default limit of one request body."""
+
+_UNSUPPORTED_REQUEST_MODES = {
+    pb.STREAMED: "STREAMED",
+    pb.BUFFERED_PARTIAL: "BUFFERED_PARTIAL",
+    pb.GRPC: "GRPC",
+}
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    """No request seen yet."""
+    COLLECTING = auto()
+    """Headers seen, the body is coming."""
+    DECIDING = auto()
+    """`Decide` is out, its outcome is not in."""
+    ROUTED = auto()
+    """The decision was answered; what remains is the gateway's answer to its client."""
+    BYPASSED = auto()
+    """The gateway answered by itself before we had decided: a decision comes too late."""
+    CLOSED = auto()
+    """Refused, aborted or gone: nothing more is said."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """The life of one ext_proc stream. No method raises, whatever Envoy sends."""
+
+    budget: ByteBudget
+    """Bytes of bodies that the whole process may hold."""
+    new_id: Callable[[], str]
+    """Names a request that carries no `x-request-id`."""
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    _phase: _Phase = field(default=_Phase.OPEN, init=False)
+    _request_mode: int = field(default=pb.NONE, init=False)
+    _response_mode: int = field(default=pb.NONE, init=False)
+    _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    _new_headers: tuple[tuple[str, str], ...] = field(default=(), init=False)
+    _subset: tuple[str, ...] | None = field(default=None, init=False)
+    _body: BodyIntake = field(init=False)
+    _trailers: bool = field(default=False, init=False)
+    _arrival: Arrival | None = field(default=None, init=False)
+    """The request while its decision is out."""
+    _half_closed: bool = field(default=False, init=False)
+    _progress: Progress | None = field(default=None, init=False)
+    """Who is to be told, until they have been told the end."""
+    _response_seen: bool = field(default=False, init=False)
+    _first_byte_seen: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._body = BodyIntake(self.max_request_bytes, self.budget)
+
+    def receive(self, message: bytes) -> Sequence[Action]:
+        """Take one serialised ProcessingRequest."""
+        if self._phase is _Phase.CLOSED:
+            return ()
+        try:
+            request = pb.ProcessingRequest.FromString(message)
+        except DecodeError:
+            return self._abort(Code.INVALID_ARGUMENT, "not a ProcessingRequest")
+        if request.HasField("protocol_config"):
+            fault = self._configure(request.protocol_config)
+            if fault:
+                return self._abort(Code.INVALID_ARGUMENT, fault)
+        return self._dispatch(request)
+
+    def decided(self, outcome: Outcome) -> Sequence[Action]:
+        """Answer with the outcome of `Decide`. Welcome at any time: a late one is let go."""
+        arrival, self._arrival = self._arrival, None
+        if arrival is None:
+            if isinstance(outcome, Route):
+                outcome.progress.reset(answered=False)
+            return ()
+        if isinstance(outcome, Refusal):
+            return self._refuse(outcome)
+        self._progress = outcome.progress
+        if not replies.settable(protocol.DESTINATION, outcome.destination):
+            return self._abort(Code.UNAVAILABLE, "the decision names no usable destination")
+        self._phase = _Phase.ROUTED
+        actions: list[Action] = [Send(data) for data in self._route_replies(arrival, outcome)]
+        if self._half_closed:
+            actions.append(Finish())
+        return actions
+
+    def written(self) -> None:
+        """The actions of `decided` are out: the body in them takes no more memory."""
+        if self._phase is _Phase.ROUTED:
+            self._body.release()
+
+    def half_closed(self) -> Sequence[Action]:
+        """Envoy will send nothing more but still listens. Real Envoys reset instead."""
+        self._half_closed = True
+        if self._phase is _Phase.DECIDING:
+            return ()
+        if self._phase is _Phase.COLLECTING or (
+            self._phase is _Phase.OPEN and not self._response_seen
+        ):
+            return self._abort(Code.CANCELLED, "the stream ended before its request did")
+        return (Finish(),)
+
+    def closed(self) -> None:
+        """The stream is gone, for whatever reason. May be called more than once."""
+        self._phase = _Phase.CLOSED
+        self._body.release()
+        self._arrival = None
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.reset(answered=self._response_seen)
+
+    # The request
+
+    def _configure(self, config: pb.ProtocolConfiguration) -> str | None:
+        """Remember the body modes, or say what is wrong with them."""
+        request, response = config.request_body_mode, config.response_body_mode
+        if request not in (pb.NONE, pb.BUFFERED, pb.FULL_DUPLEX_STREAMED):
+            name = _UNSUPPORTED_REQUEST_MODES.get(request, str(request))
+            return f"request_body_mode {name} is not supported: use FULL_DUPLEX_STREAMED"
+        if response == pb.GRPC or response not in pb.BodyMode.values():
+            return f"response_body_mode {response} is not supported: use FULL_DUPLEX_STREAMED"
+        self._request_mode, self._response_mode = request, response
+        return None
+
+    def _dispatch(self, request: pb.ProcessingRequest) -> Sequence[Action]:
+        actions: Sequence[Action] = ()
+        match request.WhichOneof("request"):
+            case "response_body":
+                actions = self._on_response_body(request.response_body)
+            case "response_headers":
+                actions = self._on_response_headers(request)
+            case "response_trailers":
+                self._finished()
+                actions = (Send(replies.RESPONSE_TRAILERS),)
+            case "request_headers":
+                self._read_hint(request)
+                actions = self._on_request_headers(request.request_headers)
+            case "request_body":
+                self._read_hint(request)
+                actions = self._on_request_body(request.request_body)
+            case "request_trailers":
+                self._read_hint(request)
+                actions = self._on_request_trailers()
+        return actions
+
+    def _read_hint(self, request: pb.ProcessingRequest) -> None:
+        hint = subset_hint(request.metadata_context.filter_metadata)
+        if hint is not None:
+            self._subset = hint
+
+    def _on_request_headers(self, message: pb.HttpHeaders) -> Sequence[Action]:
+        if self._phase is not _Phase.OPEN:
+            return self._abort(Code.INVALID_ARGUMENT, "a second request on one stream")
+        self._phase = _Phase.COLLECTING
+        headers = self._headers = header_map(message.headers)
+        if not headers.get(protocol.REQUEST_ID):
+            headers[protocol.REQUEST_ID] = identity = self.new_id()
+            self._new_headers = ((protocol.REQUEST_ID, identity),)
+        if message.end_of_stream or self._request_mode == pb.NONE:
+            return self._decide(has_body=False)
+        refusal = self._body.declared(headers.get("content-length"))
+        if refusal:
+            return self._refuse(refusal)
+        if self._request_mode == pb.BUFFERED:
+            return (Send(replies.CONTINUE_REQUEST_HEADERS),)
+        return ()
+
+    def _on_request_body(self, message: pb.HttpBody) -> Sequence[Action]:
+        if self._phase is _Phase.OPEN:
+            return self._abort(Code.INVALID_ARGUMENT, "request_header_mode must be SEND")
+        if self._phase is not _Phase.COLLECTING:
+            # Some Envoys say the end twice; the second copy would double the body.
+            return ()
+        refusal = self._body.add(message.body)
+        if refusal:
+            return self._refuse(refusal)
+        # A buffered body comes whole, also when trailers follow it.
+        if message.end_of_stream or self._request_mode == pb.BUFFERED:
+            return self._decide(has_body=True)
+        return ()
+
+    def _on_request_trailers(self) -> Sequence[Action]:
+        match self._phase:
+            case _Phase.COLLECTING if self._request_mode == pb.FULL_DUPLEX_STREAMED:
+                self._trailers = True
+                return self._decide(has_body=True)
+            case _Phase.DECIDING:
+                self._trailers = True
+                return ()
+            case _Phase.ROUTED:
+                return (Send(replies.REQUEST_TRAILERS),)
+            case _Phase.BYPASSED:
+                return ()
+        return self._abort(Code.INVALID_ARGUMENT, "request trailers before the request")
+
+    def _decide(self, *, has_body: bool) -> Sequence[Action]:
+        self._phase = _Phase.DECIDING
+        self._arrival = Arrival(
+            headers=self._headers,
+            body=self._body.whole(),
+            has_body=has_body,
+            subset=self._subset,
+        )
+        return (Decide(self._arrival),)
+
+    def _route_replies(self, arrival: Arrival, route: Route) -> list[bytes]:
+        """Header reply first, then the body in the form that the mode asks for."""
+        changed = route.body if arrival.has_body else None
+        in_body = arrival.has_body and self._request_mode == pb.BUFFERED
+        out = [
+            replies.routing(
+                replies.REQUEST_BODY if in_body else replies.REQUEST_HEADERS,
+                route.destination,
+                (*self._new_headers, *route.set_headers),
+                route.remove_headers,
+                new_length=changed is not None and len(changed) != len(arrival.body),
+                new_body=changed if in_body else None,
+            )
+        ]
+        if arrival.has_body and not in_body:
+            body = arrival.body if changed is None else changed
+            out += replies.pieces(replies.REQUEST_BODY, body, end=not self._trailers)
+        if self._trailers:
+            out.append(replies.REQUEST_TRAILERS)
+        return out
+
+    # The answer
+
+    def _on_response_headers(self, request: pb.ProcessingRequest) -> Sequence[Action]:
+        if self._phase in (_Phase.COLLECTING, _Phase.DECIDING):
+            self._phase = _Phase.BYPASSED
+            self._arrival = None
+            self._body.release()
+        message = request.response_headers
+        first, self._response_seen = not self._response_seen, True
+        if self._progress is not None and first:
+            served = served_endpoint(request.metadata_context.filter_metadata)
+            self._progress.response_headers(response_status(message.headers), served)
+        if message.end_of_stream:
+            self._finished()
+        return (Send(replies.CONTINUE_RESPONSE_HEADERS),)
+
+    def _on_response_body(self, message: pb.HttpBody) -> Sequence[Action]:
+        if self._progress is not None and message.body and not self._first_byte_seen:
+            self._first_byte_seen = True
+            self._progress.first_body()
+        if message.end_of_stream:
+            self._finished()
+        if self._response_mode != pb.FULL_DUPLEX_STREAMED:
+            return (Send(replies.CONTINUE_RESPONSE_BODY),)
+        out = replies.pieces(replies.RESPONSE_BODY, message.body, end=message.end_of_stream)
+        return [Send(data) for data in out]
+
+    def _finished(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.finished()
+
+    # The ends
+
+    def _refuse(self, refusal: Refusal) -> Sequence[Action]:
+        self.closed()
+        return (Send(replies.refusal(refusal)), Finish(refusal.reason))
+
+    def _abort(self, code: Code, message: str) -> Sequence[Action]:
+        self.closed()
+        return (Abort(code, message),)
