@@ -1,0 +1,236 @@
+"""KV events of an engine, from the bytes of its publisher to values.
+
+A message has three frames: topic, sequence (8 bytes, big endian, signed), payload. The payload is
+msgpack and comes in these shapes, all of which are read:
+
+* batch: `[ts, events, dp_rank]`, the rank possibly left out, or a map with the same names;
+* event: a map with its name under `type` (vLLM 0.27 and later), or `[name, fields...]` (before).
+  An array may be shorter (fields at the end left out) or longer (fields from the future).
+
+Events of an unknown name are skipped and counted. An event of a known name that can't be read
+spoils its batch: what it would have removed is unknown, so the owner must start over.
+
+The engine's hashes are opaque: integers of either sign or bytes, equal only to themselves. One
+exception: simulators of the array form write 0 where a block has no parent, so there, and only
+there, parent 0 means none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from epp.errors import EppError
+
+from .blocks import pack
+
+MAX_PAYLOAD = 16 << 20
+"""Bytes. vLLM's batches are some kilobytes; a flush of a million token ids takes five megabytes."""
+
+Hash = int | bytes
+"""An engine's name of a block: any integer of 64 bits, or bytes."""
+
+
+class DecodeError(EppError):
+    """A message that can't be read. The state after it is unknown until a reset."""
+
+    reason = "kv-event"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message of the publisher, not yet decoded."""
+
+    topic: bytes
+    seq: int
+    """From 0 in each life of the publisher."""
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStored:
+    """Consecutive blocks entered the cache."""
+
+    block_hashes: tuple[Hash, ...]
+    parent_block_hash: Hash | None
+    """The block before the first of them; None when they start the prompt."""
+    tokens: bytes
+    """Packed token ids of all the blocks (`blocks.pack`). Empty from tiers that don't know them."""
+    block_size: int
+    """Tokens in one of these blocks, at least 0."""
+    lora_id: int | str | None = None
+    medium: str | None = None
+    """Tier; None means GPU."""
+    lora_name: str | None = None
+    extra_keys: tuple[Any, ...] | None = field(default=None, repr=False)
+    """Per block: None, or what enters its hash beside tokens. Holds cache salts: never log it."""
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRemoved:
+    """Blocks left the cache, once for each time that they were stored."""
+
+    block_hashes: tuple[Hash, ...]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllBlocksCleared:
+    """Nothing is cached."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in the order in which they happened."""
+
+    ts: float
+    """Unix time at the publisher, in seconds."""
+    events: tuple[Event, ...]
+    dp_rank: int | None
+    skipped: int
+    """Events of a name that we don't know."""
+
+
+class _Batch(msgspec.Struct):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: int | None = None
+
+
+class _Stored(msgspec.Struct):
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | str | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _Removed(msgspec.Struct):
+    block_hashes: list[Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+def decode(payload: bytes, *, max_bytes: int = MAX_PAYLOAD) -> EventBatch:
+    """Read one payload. Raises DecodeError when it is too large, damaged or of another shape."""
+    if len(payload) > max_bytes:
+        raise DecodeError(f"a payload of {len(payload)} bytes is over the limit of {max_bytes}")
+    try:
+        batch = _shaped(msgspec.msgpack.decode(payload), _Batch)
+        events = [_event(item) for item in batch.events]
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        # The text of msgspec's errors names places and types, never values.
+        raise DecodeError(f"KV events can't be read: {error}") from error
+    known = tuple(event for event in events if event is not None)
+    return EventBatch(batch.ts, known, batch.data_parallel_rank, len(events) - len(known))
+
+
+def split_frames(parts: Sequence[bytes]) -> Frame:
+    """Take a live message apart. Raises DecodeError unless it has three frames and a sequence."""
+    if len(parts) != 3:
+        raise DecodeError(f"a message has 3 frames, got {len(parts)}")
+    topic, seq, payload = parts
+    if len(seq) != 8:
+        raise DecodeError(f"a sequence has 8 bytes, got {len(seq)}")
+    number = int.from_bytes(seq, "big", signed=True)
+    if number < 0:
+        raise DecodeError(f"a live message has no sequence {number}")
+    return Frame(topic, number, payload)
+
+
+class Continuity(Enum):
+    """How a message follows the one before it."""
+
+    FIRST = "first"
+    NEXT = "next"
+    GAP = "gap"
+    """Messages are missing: what was known may be stale, so forget it (or ask for a replay)."""
+    RESTART = "restart"
+    """The publisher began a new life: all that was known is gone."""
+    DUPLICATE = "duplicate"
+    """Seen already: ignore it."""
+
+
+class SequenceCheck:
+    """Watches one publisher's sequence. After any answer it goes on from the sequence given."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        """Sequence of the latest message, None before the first."""
+
+    def on(self, seq: int) -> Continuity:
+        last, self.last = self.last, seq
+        if last is None:
+            return Continuity.FIRST
+        if seq == last + 1:
+            return Continuity.NEXT
+        if seq > last:
+            return Continuity.GAP
+        # A life that ended after one message repeats 0. A needless reset is the cheaper error.
+        if seq == last and seq != 0:
+            return Continuity.DUPLICATE
+        return Continuity.RESTART
+
+    def forget(self) -> None:
+        """The next message is a first one again."""
+        self.last = None
+
+
+def _event(item: Any) -> Event | None:
+    is_array = isinstance(item, list)
+    match item:
+        case [str(name), *_] | {"type": str(name)}:
+            pass
+        case _:
+            raise DecodeError("an event is an array or a map with a name")
+    if name == "BlockStored":
+        stored = _shaped(item[1:] if is_array else item, _Stored)
+        parent = stored.parent_block_hash
+        if stored.block_size < 0:
+            raise DecodeError(f"a block size of {stored.block_size}")
+        return BlockStored(
+            block_hashes=tuple(stored.block_hashes),
+            parent_block_hash=None if is_array and parent == 0 else parent,
+            tokens=pack(stored.token_ids),
+            block_size=stored.block_size,
+            lora_id=stored.lora_id,
+            medium=stored.medium,
+            lora_name=stored.lora_name,
+            extra_keys=None if stored.extra_keys is None else tuple(stored.extra_keys),
+            group_idx=stored.group_idx,
+            kv_cache_spec_kind=stored.kv_cache_spec_kind,
+        )
+    if name == "BlockRemoved":
+        removed = _shaped(item[1:] if is_array else item, _Removed)
+        return BlockRemoved(
+            block_hashes=tuple(removed.block_hashes),
+            medium=removed.medium,
+            group_idx=removed.group_idx,
+        )
+    return AllBlocksCleared() if name == "AllBlocksCleared" else None
+
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def _shaped(value: Any, shape: type[_T]) -> _T:
+    """Read a map, or an array of the same fields in order, as `shape`."""
+    if isinstance(value, list):
+        value = dict(zip(shape.__struct_fields__, value, strict=False))
+    # `bytes` as a builtin type: a hash that is text isn't base64 of anything.
+    return msgspec.convert(value, shape, builtin_types=(bytes,))

@@ -1,0 +1,201 @@
+"""Which endpoints hold which own blocks, by their engines' word.
+
+A key maps to an integer whose bits are the endpoints that hold it, so that a lookup walks the keys
+of a prompt once for all candidates: it ands the bits and stops where nobody is left.
+
+An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
+much it held: nobody's lookup asks for that bit any more. The keys behind it are swept away later in
+bounded slices, and only then is the slot given to somebody else.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Sequence
+
+from epp.framework import Incarnation
+
+SWEEP_PER_KEY = 2
+"""Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
+MAX_FORGOTTEN = 4096
+"""Forgotten incarnations whose late events we still refuse."""
+
+
+class PrefixIndex:
+    """Own block keys of all engines in a pool. Every change is idempotent.
+
+    One more entry costs about 100 bytes where another endpoint has the key, else 200.
+    """
+
+    def __init__(self, max_blocks_per_endpoint: int) -> None:
+        """Blocks beyond `max_blocks_per_endpoint` are refused; the oldest claims stay."""
+        if max_blocks_per_endpoint <= 0:
+            raise ValueError("max_blocks_per_endpoint must be positive")
+        self._limit = max_blocks_per_endpoint
+        self._holders: dict[int, int] = {}
+        """Key: bits of the slots that hold it, retired ones among them until they are swept."""
+        self._slots: dict[Incarnation, int] = {}
+        self._owners: list[Incarnation | None] = []
+        """Slot: who has it; None while it is retired or free."""
+        self._held: list[set[int]] = []
+        """Slot: its keys."""
+        self._retired: deque[int] = deque()
+        self._free: list[int] = []
+        self._forgotten: OrderedDict[Incarnation, None] = OrderedDict()
+        self._asked: tuple[Collection[Incarnation], int] | None = None
+        self.refused = 0
+        """Blocks over the limit of their endpoint, not stored."""
+        self.late = 0
+        """Blocks of forgotten incarnations, not stored."""
+
+    def __len__(self) -> int:
+        """Keys in the index, retired ones among them until they are swept."""
+        return len(self._holders)
+
+    @property
+    def retired_blocks(self) -> int:
+        """Blocks that still wait to be swept."""
+        return sum(len(self._held[slot]) for slot in self._retired)
+
+    @property
+    def slots(self) -> int:
+        """Bits in use: endpoints that hold blocks, and retired ones."""
+        return len(self._owners) - len(self._free)
+
+    def blocks(self, inc: Incarnation) -> int:
+        slot = self._slots.get(inc)
+        return 0 if slot is None else len(self._held[slot])
+
+    def store(self, inc: Incarnation, keys: Sequence[int]) -> None:
+        """`inc` holds `keys` too."""
+        self.sweep(SWEEP_PER_KEY * len(keys))
+        if inc in self._forgotten:
+            self.late += len(keys)
+            return
+        if not keys:
+            return
+        slot = self._slots.get(inc)
+        if slot is None:
+            slot = self._open(inc)
+        held, holders, bit = self._held[slot], self._holders, 1 << slot
+        for key in keys:
+            if key in held:
+                continue
+            if len(held) >= self._limit:
+                self.refused += 1
+                continue
+            held.add(key)
+            holders[key] = holders.get(key, 0) | bit
+
+    def remove(self, inc: Incarnation, keys: Sequence[int]) -> None:
+        """`inc` no longer holds `keys`; those that it didn't are passed over."""
+        self.sweep(SWEEP_PER_KEY * len(keys))
+        slot = self._slots.get(inc)
+        if slot is None:
+            return
+        held = self._held[slot]
+        for key in keys:
+            if key in held:
+                held.remove(key)
+                self._drop_bit(key, slot)
+
+    def clear(self, inc: Incarnation) -> None:
+        """`inc` holds nothing. The cost doesn't depend on how much it held."""
+        slot = self._slots.pop(inc, None)
+        if slot is not None:
+            self._owners[slot] = None
+            self._asked = None
+            self._retired.append(slot)
+
+    def forget(self, inc: Incarnation) -> None:
+        """`inc` is gone for good: clear it, and refuse and count what its writer still sends."""
+        self.clear(inc)
+        self._forgotten[inc] = None
+        self._forgotten.move_to_end(inc)
+        if len(self._forgotten) > MAX_FORGOTTEN:
+            self._forgotten.popitem(last=False)
+
+    def retain(self, incs: Iterable[Incarnation]) -> None:
+        """Forget all others. A forgotten one that is named here is welcome again."""
+        kept = set(incs)
+        for inc in [inc for inc in self._slots if inc not in kept]:
+            self.forget(inc)
+        for inc in kept:
+            self._forgotten.pop(inc, None)
+
+    def lookup(self, keys: Sequence[int], incs: Collection[Incarnation]) -> dict[Incarnation, int]:
+        """How many leading `keys` each of `incs` holds. Who holds not even the first is absent.
+
+        Faster when `incs` is the same tuple as the last time.
+        """
+        alive = self._bits_of(incs)
+        holders, owners = self._holders.get, self._owners
+        found: dict[Incarnation, int] = {}
+        for depth, key in enumerate(keys):
+            if not alive:
+                break
+            still = holders(key, 0) & alive
+            if still != alive:
+                if depth:
+                    _note(found, owners, alive ^ still, depth)
+                alive = still
+        if keys:
+            _note(found, owners, alive, len(keys))
+        return found
+
+    def sweep(self, budget: int) -> int:
+        """Take away up to `budget` retired blocks; returns how many that were."""
+        swept = 0
+        while self._retired and swept < budget:
+            slot = self._retired[0]
+            held = self._held[slot]
+            while held and swept < budget:
+                self._drop_bit(held.pop(), slot)
+                swept += 1
+            if not held:
+                self._retired.popleft()
+                self._held[slot] = set()
+                self._free.append(slot)
+        return swept
+
+    def _open(self, inc: Incarnation) -> int:
+        if self._free:
+            slot = self._free.pop()
+            self._owners[slot] = inc
+        else:
+            slot = len(self._owners)
+            self._owners.append(inc)
+            self._held.append(set())
+        self._slots[inc] = slot
+        self._asked = None
+        return slot
+
+    def _drop_bit(self, key: int, slot: int) -> None:
+        bits = self._holders[key] & ~(1 << slot)
+        if bits:
+            self._holders[key] = bits
+        else:
+            del self._holders[key]
+
+    def _bits_of(self, incs: Collection[Incarnation]) -> int:
+        # Hashing an incarnation costs as much as the lookup of some keys. Only a tuple can be
+        # recognised by identity: it doesn't change, and we hold it, so its id isn't reused.
+        if self._asked is not None and self._asked[0] is incs:
+            return self._asked[1]
+        bits = 0
+        for inc in incs:
+            slot = self._slots.get(inc)
+            if slot is not None:
+                bits |= 1 << slot
+        if isinstance(incs, tuple):
+            self._asked = (incs, bits)
+        return bits
+
+
+def _note(
+    found: dict[Incarnation, int], owners: Sequence[Incarnation | None], bits: int, depth: int
+) -> None:
+    while bits:
+        low = bits & -bits
+        owner = owners[low.bit_length() - 1]
+        if owner is not None:
+            found[owner] = depth
+        bits ^= low
