@@ -1,0 +1,68 @@
+"""Which header fields pass a proxy, and in which spelling. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from epp.protocol import HOP_BY_HOP_HEADERS, PICKER_HEADERS, ROUTING_HEADERS
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+_HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP_HEADERS)
+_INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS))
+_EXPECT = b"expect"
+"""Answered by the proxy itself: the engine gets the body without asking for it."""
+
+MAX_DECISION_ID = 128
+"""Longest decision id that is reported, in characters."""
+
+
+def for_engine(headers: RawHeaders) -> list[tuple[str, str]]:
+    """Fields of a client's request that the engine gets, repeated ones too, in order."""
+    return _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT})
+
+
+def for_client(headers: RawHeaders) -> list[tuple[str, str]]:
+    """Fields of an engine's response that the client gets, repeated ones too, in order."""
+    return _kept(headers, _HOP_BY_HOP)
+
+
+def asks_for_upgrade(headers: RawHeaders) -> bool:
+    """Whether the client wants to leave HTTP on this connection."""
+    return b"upgrade" in _connection_options(headers) and any(
+        name.lower() == b"upgrade" for name, _ in headers
+    )
+
+
+def decision_id(text: str | None) -> str | None:
+    """The picker's name of this decision, or None when absent or unfit to be reported."""
+    if text and len(text) <= MAX_DECISION_ID and text.isascii() and text.isprintable():
+        return text
+    return None
+
+
+def token_count(text: str | None) -> int | None:
+    """A count of tokens from a header, or None when absent or not a 32-bit count."""
+    if text and text.isascii() and text.isdigit() and len(text) <= 10:
+        count = int(text)
+        return count if count < 1 << 32 else None
+    return None
+
+
+def _kept(headers: RawHeaders, dropped: frozenset[bytes]) -> list[tuple[str, str]]:
+    dropped = dropped | _connection_options(headers)
+    return [
+        (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+        for name, value in headers
+        if name.lower() not in dropped
+    ]
+
+
+def _connection_options(headers: RawHeaders) -> frozenset[bytes]:
+    """Fields that `Connection` names are hop-by-hop as well, except those that frame a message."""
+    options = {
+        option.strip().lower() for value in _values(headers, b"connection") for option in value
+    }
+    return frozenset(options - {b"", b"host", b"content-length", b"content-type"})
+
+
+def _values(headers: RawHeaders, wanted: bytes) -> Iterable[list[bytes]]:
+    return (value.split(b",") for name, value in headers if name.lower() == wanted)

@@ -1,0 +1,152 @@
+"""Read what an answer says about itself while its bytes pass. Pure; never changes a byte.
+
+`ResponseWatch` is fed a copy of the body in whatever pieces the engine sent and finds `usage` in
+JSON and in server-sent events. Whatever it cannot read is "not known", never an error.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+MAX_CARRY = 1 << 20
+"""Bytes of one JSON body or one event line that are held back for reading."""
+MAX_COUNT = (1 << 32) - 1
+
+_LINE_END = re.compile(rb"[\r\n]")
+_DATA = b"data:"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the engine reported them; None is not known."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Unknown(Enum):
+    """Why an answer's usage is not known. The values are metric labels."""
+
+    ABSENT = "absent"
+    """Readable, but it holds no usage."""
+    COMPRESSED = "compressed"
+    TOO_LARGE = "too-large"
+    OPAQUE = "opaque"
+    """Neither JSON nor server-sent events."""
+
+
+class ResponseWatch:
+    """Watches one response body. `feed` every piece, then ask `usage` and `unknown`."""
+
+    __slots__ = ("_carry", "_max_carry", "_skipping", "_sse", "_usage", "unknown")
+
+    def __init__(
+        self, content_type: str = "", content_encoding: str = "", *, max_carry: int = MAX_CARRY
+    ) -> None:
+        kind = content_type.partition(";")[0].strip().lower()
+        self._sse = kind == "text/event-stream"
+        self._max_carry = max_carry
+        self._carry = bytearray()
+        self._skipping = False
+        self._usage = Usage()
+        self.unknown: Unknown | None = Unknown.ABSENT
+        """None once usage was found."""
+        if content_encoding.strip().lower() not in {"", "identity"}:
+            self.unknown = Unknown.COMPRESSED
+        elif not self._sse and kind != "application/json" and not kind.endswith("+json"):
+            self.unknown = Unknown.OPAQUE
+
+    def feed(self, piece: bytes) -> None:
+        """Look at the next bytes of the body."""
+        if self.unknown in {Unknown.COMPRESSED, Unknown.OPAQUE}:
+            return
+        if self._sse:
+            self._feed_lines(piece)
+        elif not self._skipping:
+            if len(self._carry) + len(piece) > self._max_carry:
+                self._give_up()
+            else:
+                self._carry += piece
+
+    def finish(self) -> Usage:
+        """The body is complete: what it said."""
+        if self._carry and not self._skipping:
+            if self._sse:
+                self._read_line(bytes(self._carry))
+            else:
+                self._read_json(bytes(self._carry))
+        self._carry.clear()
+        return self._usage
+
+    def _feed_lines(self, piece: bytes) -> None:
+        """Cut the stream into lines; a line longer than the carry is skipped to its end."""
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if end:
+            lines = bytes(self._carry) + piece[:end] if self._carry else piece[:end]
+            self._carry.clear()
+            if self._skipping:
+                self._skipping = False
+                lines = _LINE_END.split(lines, maxsplit=1)[1]
+            if b'"usage"' in lines:
+                for line in _LINE_END.split(lines):
+                    self._read_line(line)
+        if self._skipping:
+            return
+        if len(self._carry) + len(piece) - end > self._max_carry:
+            self._give_up()
+        else:
+            self._carry += piece[end:]
+
+    def _give_up(self) -> None:
+        self._carry.clear()
+        self._skipping = True
+        if self.unknown is Unknown.ABSENT:
+            self.unknown = Unknown.TOO_LARGE
+
+    def _read_line(self, line: bytes) -> None:
+        if line.startswith(_DATA) and b'"usage"' in line:
+            self._read_json(line[len(_DATA) :])
+
+    def _read_json(self, text: bytes) -> None:
+        try:
+            body = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return
+        for holder in (body, _item(body, "response"), _item(body, "message")):
+            found = _item(holder, "usage")
+            if isinstance(found, dict):
+                self._merge(found)
+
+    def _merge(self, usage: dict[str, object]) -> None:
+        """Later counts replace earlier ones; counts that are missing keep what was known."""
+        details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
+        prompt = _count(usage, "prompt_tokens", "input_tokens")
+        cached = _count(details, "cached_tokens")
+        if cached is None:
+            cached = _count(usage, "cache_read_input_tokens")
+        completion = _count(usage, "completion_tokens", "output_tokens")
+        if prompt is None and cached is None and completion is None:
+            return
+        known = self._usage
+        self._usage = Usage(
+            prompt_tokens=known.prompt_tokens if prompt is None else prompt,
+            cached_tokens=known.cached_tokens if cached is None else cached,
+            completion_tokens=known.completion_tokens if completion is None else completion,
+        )
+        self.unknown = None
+
+
+def _item(holder: object, name: str) -> object:
+    return holder.get(name) if isinstance(holder, dict) else None
+
+
+def _count(holder: object, *names: str) -> int | None:
+    """The first of these that is a count; booleans, negatives and the like are not."""
+    for name in names:
+        value = _item(holder, name)
+        if type(value) is int and 0 <= value <= MAX_COUNT:
+            return value
+    return None

@@ -1,0 +1,97 @@
+"""The relay: what moves requests to the engine and answers back, behind one small interface.
+
+`app.py` knows only `Relay`, `Journal` and `Ended`; `relay.py` is the implementation on aiohttp.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from .observe import Unknown, Usage
+
+
+class Outcome(Enum):
+    """How an exchange ended. The values are metric labels."""
+
+    OK = "ok"
+    """The engine's whole answer reached the client, with a status below 400."""
+    ENGINE_ERROR = "engine-error"
+    """The engine, or the sidecar in its place, answered with an error status."""
+    ENGINE_GONE = "engine-gone"
+    """The engine could not be reached, fell silent, or died in the middle of its answer."""
+    CLIENT_GONE = "client-gone"
+    """The client left before the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One exchange that is over, however it ended."""
+
+    decision_id: str | None
+    """The picker's name of the request; None when no picker sent it."""
+    outcome: Outcome
+    status: int
+    """Status that the client saw; 0 when it left before there was one."""
+    usage: Usage = field(default_factory=Usage)
+    usage_unknown: Unknown | None = Unknown.ABSENT
+    """Why `usage` is empty; None when it is not."""
+    predicted_cached_tokens: int | None = None
+    ttft_s: float | None = None
+    """From the request's arrival to the first byte of the answer's body."""
+    duration_s: float = 0.0
+
+
+class Journal(Protocol):
+    """Who wants to know what passes. Calls return at once and never fail."""
+
+    def first_token(self, decision_id: str, ttft_s: float) -> None:
+        """The first byte of a good answer's body left the engine."""
+
+    def ended(self, ended: Ended) -> None:
+        """Called exactly once for each exchange that was begun."""
+
+    def engine_refused(self) -> None:
+        """The engine's port refuses connections: it is not there."""
+
+    def engine_suspect(self) -> None:
+        """The engine broke off an exchange: it may be gone."""
+
+
+class Relay(Protocol):
+    """A running pass-through proxy in front of one engine.
+
+    Bytes of both bodies pass unchanged and as they come. `GET /health` is answered from `ready`.
+    """
+
+    async def start(self) -> int:
+        """Listen, and return the port. Raises OSError when it cannot."""
+
+    @property
+    def in_flight(self) -> int:
+        """Exchanges that have begun and not ended."""
+
+    async def close(self) -> None:
+        """Stop listening and cut what is still in flight."""
+
+
+Readiness = Callable[[], str | None]
+"""None when requests are welcome, else the sentence that `/health` answers with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what one client or engine may hold; see `SidecarSettings` for the meanings."""
+
+    max_body_bytes: int = 64 << 20
+    max_header_bytes: int = 32 << 10
+    max_headers: int = 128
+    max_in_flight: int = 4096
+    connect_timeout_s: float = 2.0
+    idle_timeout_s: float = 900.0
+    engine_keepalive_s: float = 4.0
+    """Idle engine connections are dropped sooner than uvicorn does it (5 s)."""
+    replay_bytes: int = 256 << 10
+    """Request body kept for one repeat on a fresh connection."""
+    flush_s: float = 30.0
+    """How long a client whose answer was cut may take to read what was sent before."""

@@ -1,0 +1,103 @@
+"""Answers that the sidecar gives in the engine's place: OpenAI-shaped JSON, never empty."""
+
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from epp.errors import EppError
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why an exchange ends with an answer of our own. `message` never quotes input."""
+
+    status: int
+    kind: str
+    """`error.type` of the body, as OpenAI's clients know it."""
+    code: str
+    """Stable word for machines; also a metric label."""
+    message: str
+    close: bool = False
+    """Whether the connection cannot carry another request."""
+
+
+class LegError(EppError):
+    """An exchange cannot go on; `refused` is the answer when there is still time for one."""
+
+    reason = "leg"
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+BAD_TARGET = Refused(
+    400,
+    "invalid_request_error",
+    "bad-target",
+    "The target must begin with '/'.",
+    close=True,
+)
+BAD_BODY = Refused(
+    400, "invalid_request_error", "bad-body", "The request body could not be read.", close=True
+)
+BAD_HEADER = Refused(
+    400, "invalid_request_error", "bad-header", "A header holds bytes that cannot be passed on."
+)
+NO_UPGRADE = Refused(
+    400, "invalid_request_error", "no-upgrade", "Protocol upgrades are not offered.", close=True
+)
+NO_TUNNEL = Refused(
+    405, "invalid_request_error", "no-tunnel", "CONNECT is not offered here.", close=True
+)
+BAD_EXPECT = Refused(
+    417,
+    "invalid_request_error",
+    "bad-expect",
+    "Only 100-continue can be met.",
+    close=True,
+)
+TOO_LARGE = Refused(
+    413, "invalid_request_error", "too-large", "The request body exceeds the limit.", close=True
+)
+TOO_MANY = Refused(
+    503, "service_unavailable", "too-many", "Too many requests are in flight here; try again."
+)
+ENGINE_ABSENT = Refused(
+    503, "service_unavailable", "engine-absent", "The engine does not accept connections (yet)."
+)
+ENGINE_LOST = Refused(
+    502, "bad_gateway", "engine-lost", "The engine closed the connection before it answered."
+)
+ENGINE_GARBLED = Refused(
+    502, "bad_gateway", "engine-garbled", "The engine's answer is not valid HTTP."
+)
+ENGINE_SILENT = Refused(
+    504,
+    "gateway_timeout",
+    "engine-silent",
+    "The engine sent nothing within the idle timeout.",
+    close=True,
+)
+INTERNAL = Refused(
+    500, "internal_error", "internal", "The sidecar failed; its log has the reason.", close=True
+)
+
+
+def answer(refused: Refused) -> web.Response:
+    """The whole answer of a refusal."""
+    error = {
+        "message": refused.message,
+        "type": refused.kind,
+        "param": None,
+        "code": refused.code,
+    }
+    response = web.Response(
+        status=refused.status,
+        body=msgspec.json.encode({"error": error}),
+        headers={"content-type": "application/json"},
+    )
+    if refused.close:
+        response.force_close()
+    return response

@@ -1,0 +1,103 @@
+"""What a sidecar is told by its user, checked before anything starts."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from epp.framework import PoolId
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+"""0 lets the system choose, for tests."""
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
+
+STATE_SCHEMES = ("tcp", "redis", "rediss", "unix")
+
+
+class SidecarSettings(BaseModel):
+    """Everything that one sidecar needs to know. Immutable; unknown names are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pool: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^|\s]+$")]
+    """Pool of the engine, as the picker names it."""
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^|\s]+$")]
+    """Pod uid, or the name in the endpoint file (`namespace/name`)."""
+    engine_url: str = "http://127.0.0.1:8200"
+    """Base URL of the local engine: scheme, host and port, no path."""
+    host: str | None = None
+    """Address to listen on; None means every interface."""
+    port: Port = 8000
+    """Port of the proxy, which is also the port in the endpoint's identity."""
+    metrics_port: Port = 9092
+    """Port of `/metrics` and `/healthz`, on the same address."""
+
+    model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Served model name that block keys are seeded with; None asks the engine's `/v1/models`."""
+    state_url: str = "tcp://127.0.0.1:9004"
+    """Where state goes: `tcp://` a picker's state port, or `redis://`, `rediss://`, `unix://`."""
+    state_token: SecretStr | None = None
+    """Shared secret of the picker's state port."""
+    kv_events: str | None = None
+    """ZeroMQ endpoint of the engine's KV events; None publishes load only."""
+    kv_events_bind: bool = False
+    """Bind the endpoint and let the engine connect (vLLM connects to plain `tcp://127.0.0.1:…`)."""
+
+    flush_ms: Annotated[float, Field(ge=1, le=10_000)] = 20
+    """Shortest time between two records."""
+    heartbeat_ms: Annotated[float, Field(ge=10, le=60_000)] = 500
+    """Longest time between two records; a picker calls a report stale after 2 s."""
+    append_timeout_s: Seconds = 2.0
+    """How long the store may take for one record before it counts as away."""
+
+    health_interval_s: Seconds = 1.0
+    metrics_interval_s: Seconds = 0.25
+    probe_timeout_s: Seconds = 2.0
+    """Limit of one health check or scrape of the engine."""
+
+    connect_timeout_s: Seconds = 2.0
+    idle_timeout_s: Seconds = 900.0
+    """An exchange in which no byte moves either way for this long is given up."""
+    grace_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """After SIGTERM, how long answers in flight may take to end."""
+    settle_s: Annotated[float, Field(ge=0, le=3600)] = 1.0
+    """After SIGTERM, how long to keep accepting at least, until gateways have noticed."""
+
+    max_body_bytes: Bytes = 64 << 20
+    """Largest request body; a larger one is refused with 413."""
+    max_header_bytes: Bytes = 32 << 10
+    """Largest request line or header field, either way."""
+    max_headers: Annotated[int, Field(ge=8, le=10_000)] = 128
+    """Most header fields in a message, either way."""
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    """Exchanges at once; one more is refused with 503."""
+
+    @property
+    def pool_id(self) -> PoolId:
+        return PoolId(self.pool)
+
+    @field_validator("engine_url")
+    @classmethod
+    def _engine_is_plain_http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.username is not None:
+            raise ValueError("must look like http://127.0.0.1:8200")
+        if parts.path.strip("/") or parts.query or parts.fragment:
+            raise ValueError("must have no path: the request's own target is passed on unchanged")
+        _ = parts.port  # raises ValueError when out of range
+        return url.rstrip("/")
+
+    @field_validator("state_url")
+    @classmethod
+    def _store_is_known(cls, url: str) -> str:
+        if urlsplit(url).scheme not in STATE_SCHEMES:
+            raise ValueError("must start with " + ", ".join(f"{s}://" for s in STATE_SCHEMES))
+        return url
+
+    @field_validator("kv_events")
+    @classmethod
+    def _events_endpoint_is_known(cls, endpoint: str | None) -> str | None:
+        if endpoint is None or endpoint.startswith(("tcp://", "ipc://", "inproc://")):
+            return endpoint
+        raise ValueError("must start with tcp:// or ipc://")

@@ -1,0 +1,130 @@
+"""The leg to the engine: one request out, one response back, over pooled connections."""
+
+import asyncio
+from dataclasses import dataclass
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from .proxy import Limits
+from .refusals import BAD_HEADER, ENGINE_ABSENT, ENGINE_GARBLED, ENGINE_LOST, LegError
+from .upload import Upload
+
+_AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
+"""Fields that aiohttp would add to a request that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request as the engine gets it."""
+
+    method: str
+    target: str
+    """Path and query as they were on the wire; begins with `/`."""
+    fields: list[tuple[str, str]]
+    upload: Upload | None
+
+
+class Upstream:
+    """Client of one engine. Use as an async context manager.
+
+    Connections are reused. When a reused one turns out dead before any byte of the answer, the
+    request is sent once more on a fresh one (fault D15), unless its body is no longer here.
+    """
+
+    def __init__(self, engine_url: str, limits: Limits) -> None:
+        parts = urlsplit(engine_url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or 80
+        self._limits = limits
+        self.repeats = 0
+        """Requests that were sent a second time."""
+
+    async def __aenter__(self) -> "Upstream":
+        self._pooled = self._session(
+            aiohttp.TCPConnector(limit=0, keepalive_timeout=self._limits.engine_keepalive_s)
+        )
+        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pooled.close()
+        await self._fresh.close()
+
+    async def send(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a request and wait for the response's headers; the caller closes the response.
+
+        Raises LegError: the engine's fault, or the upload's `cause` when it was the client's.
+        """
+        made = SimpleNamespace(fresh=False)
+        try:
+            return await self._attempt(self._pooled, call, made)
+        except LegError as error:
+            repeatable = call.upload is None or call.upload.repeatable
+            if error.refused is not ENGINE_LOST or made.fresh or not repeatable:
+                raise
+        self.repeats += 1
+        await asyncio.sleep(0)  # lets the first attempt's writer leave the upload
+        return await self._attempt(self._fresh, call, made)
+
+    async def _attempt(
+        self, session: aiohttp.ClientSession, call: Call, made: SimpleNamespace
+    ) -> aiohttp.ClientResponse:
+        upload = call.upload
+        try:
+            return await session.request(
+                call.method,
+                self._url(call.target),
+                headers=call.fields,
+                data=upload.pieces() if upload is not None else None,
+                allow_redirects=False,
+                trace_request_ctx=made,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+            raise LegError(ENGINE_ABSENT) from error
+        except (aiohttp.ClientConnectionError, ConnectionError) as error:
+            if upload is not None and upload.cause is not None:
+                raise upload.cause from error
+            raise LegError(ENGINE_LOST) from error
+        except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
+            raise LegError(ENGINE_GARBLED) from error
+        except ValueError as error:  # a control character or a lone surrogate in a field
+            raise LegError(BAD_HEADER) from error
+
+    def _url(self, target: str) -> URL:
+        """The target as it is on the wire: never normalised, never able to name another host."""
+        path, _, query = target.partition("?")
+        return URL.build(
+            scheme="http",
+            host=self._host,
+            port=self._port,
+            path=path,
+            query_string=query,
+            encoded=True,
+        )
+
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(_mark_fresh)
+        limits = self._limits
+        return aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            max_field_size=limits.max_header_bytes,
+            max_headers=limits.max_headers,
+            max_line_size=limits.max_header_bytes,
+            skip_auto_headers=_AUTOMATIC,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
+            trace_configs=[trace],
+        )
+
+
+async def _mark_fresh(
+    _session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    _params: aiohttp.TraceConnectionCreateEndParams,
+) -> None:
+    context.trace_request_ctx.fresh = True

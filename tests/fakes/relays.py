@@ -1,0 +1,84 @@
+"""A relay in front of a test's engine, and a journal that remembers what it was told."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sidecar.proxy import Ended, Limits
+from sidecar.relay import AiohttpRelay
+
+
+@dataclass
+class Notes:
+    """A `proxy.Journal` and the readiness that `/health` answers with."""
+
+    first: list[tuple[str, float]] = field(default_factory=list)
+    over: list[Ended] = field(default_factory=list)
+    refused: int = 0
+    suspect: int = 0
+    not_ready: str | None = None
+
+    def first_token(self, decision_id: str, ttft_s: float) -> None:
+        self.first.append((decision_id, ttft_s))
+
+    def ended(self, ended: Ended) -> None:
+        self.over.append(ended)
+
+    def engine_refused(self) -> None:
+        self.refused += 1
+
+    def engine_suspect(self) -> None:
+        self.suspect += 1
+
+    async def last(self) -> Ended:
+        """The exchange that ends next, or has ended."""
+        async with asyncio.timeout(5):
+            while not self.over:
+                await asyncio.sleep(0.002)
+        return self.over[-1]
+
+
+@dataclass
+class Rig:
+    relay: AiohttpRelay
+    notes: Notes
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def raw(self, data: bytes, *, until_close: bool = True) -> bytes:
+        """Send bytes, and return all that comes until the relay closes (or the first piece)."""
+        reader, writer = await self.connect()
+        try:
+            writer.write(data)
+            await writer.drain()
+            async with asyncio.timeout(10):
+                return await (reader.read() if until_close else reader.read(65536))
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def relay_to(engine_port: int, limits: Limits | None = None) -> AsyncIterator[Rig]:
+    notes = Notes()
+    relay = AiohttpRelay(
+        host="127.0.0.1",
+        port=0,
+        engine_url=f"http://127.0.0.1:{engine_port}",
+        journal=notes,
+        refusing=lambda: notes.not_ready,
+        limits=limits or Limits(),
+        clock=time.monotonic,
+    )
+    port = await relay.start()
+    try:
+        yield Rig(relay, notes, port)
+    finally:
+        await relay.close()
