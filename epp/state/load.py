@@ -65,6 +65,7 @@ class LoadBook:
         self._deadlines: list[tuple[float, str]] = []
         self._durations = Durations(prior_s=self.rules.duration_prior_s)
         self._pace = PrefillPace()
+        self._settled: list[str] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -127,7 +128,7 @@ class LoadBook:
             self._pace.observe(held.ahead_tokens, elapsed)
             held.life.prefilled(held)
         if held.shown and held.estimated:
-            self._end(held)
+            self._give_up(held)
         else:
             held.life.await_report(held)
 
@@ -171,7 +172,7 @@ class LoadBook:
                 continue
             life.show(held)
             if held.estimated and not held.pending:
-                self._end(held)
+                self._give_up(held)
         life.unshown = still
 
     def writer_seen(self, inc: Incarnation) -> None:
@@ -202,9 +203,13 @@ class LoadBook:
             for held in life.requests.values():
                 held.ended = True
                 del self._requests[held.id]
+                self._settled.append(held.id)
 
-    def tick(self, now: float) -> None:
-        """End what is due. Cheap; call it several times a second."""
+    def tick(self, now: float) -> list[str]:
+        """End what is due. Cheap; call it several times a second.
+
+        Returns the requests that nobody ended since the last call: by estimate, or by `forget`.
+        """
         while self._deadlines and self._deadlines[0][0] <= now:
             due, request_id = heapq.heappop(self._deadlines)
             held = self._requests.get(request_id)
@@ -213,9 +218,11 @@ class LoadBook:
             if held.waits_for_done:
                 self._estimate(held, now)
             else:
-                self._end(held)
+                self._give_up(held)
         for life in self._lives.values():
             self._settle(life, now)
+        settled, self._settled = self._settled, []
+        return settled
 
     # What the request path reads
 
@@ -291,6 +298,10 @@ class LoadBook:
             del held.life.requests[held.id]
             del self._requests[held.id]
 
+    def _give_up(self, held: Reservation) -> None:
+        self._settled.append(held.id)
+        self._end(held)
+
     def _set_deadline(self, held: Reservation, at: float) -> None:
         held.deadline = at
         heapq.heappush(self._deadlines, (at, held.id))
@@ -304,7 +315,7 @@ class LoadBook:
         held.estimated, held.waits_for_done = True, False
         latest = held.born_at + self._durations.p99_s
         if latest <= now:
-            self._end(held)
+            self._give_up(held)
             return
         self._set_deadline(held, latest)
         if held.headers_at is None:
@@ -317,9 +328,9 @@ class LoadBook:
             life.drain(held, self.prefill_tokens_per_s(life.incarnation))
             self._settle(life, now)
         elif held.shown:
-            self._end(held)
+            self._give_up(held)
 
     def _settle(self, life: Life, now: float) -> None:
         for held in life.drained(now):
             if held.shown:
-                self._end(held)
+                self._give_up(held)

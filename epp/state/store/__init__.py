@@ -14,7 +14,7 @@ class Writer(Protocol):
     """One engine's way into the log. Owned by one task; a call is never concurrent with another."""
 
     async def claim(self, incarnation: Incarnation, nonce: int) -> None:
-        """Become the only writer of this incarnation; older nonces and lives are fenced from now on.
+        """Become the only writer of this incarnation; older nonces and lives are fenced by it.
 
         A claim starts a new sequence: its first record has `seq` 1 and a full state (`reset`).
         Raises StoreError when the store is away, `errors.Fenced` when a later life has a writer.
@@ -24,7 +24,7 @@ class Writer(Protocol):
         """Append one serialised Record, in order; also renews the lease.
 
         Raises StoreError when it is not known to be in the log: the writer then claims again and
-        starts over with a full state (`reset`). Raises `errors.Fenced` when somebody else took over.
+        starts over with a full state (`reset`). Raises `errors.Fenced` when another took over.
         """
 
     async def close(self) -> None: ...

@@ -1,0 +1,150 @@
+"""Who is in the pool, which life each engine is in, and who is ready.
+
+Membership comes from the control path and alone decides who is routable. A member is ready until
+somebody who should know says otherwise: its sidecar reports that the engine takes no requests, or
+its port refuses connections. A member never heard from is routable, with an unknown load.
+
+Of two starts of one endpoint the later is another life; an earlier one is a late echo and ignored.
+The same name with a new uid is another endpoint from the start, for the id holds the uid.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from epp.framework import EndpointId, Incarnation, Role
+
+NOT_READY_BELIEVED_S = 30.0
+"""A sidecar's "not ready" is believed this long after its last word; then it is only old news."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One routable engine port, as the control path knows it."""
+
+    id: EndpointId
+    address: str
+    """`ip:port`, IPv6 in brackets."""
+    role: Role = Role.BOTH
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    metrics_url: str | None = None
+    """Page to scrape where no fresh report of a sidecar is at hand."""
+    has_sidecar: bool = True
+    """A sidecar stands before the engine: it reports load, first tokens and ends of requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What `replace` did. `removed` are the lives that are over for us."""
+
+    added: tuple[Member, ...] = ()
+    removed: tuple[Incarnation, ...] = ()
+    changed: tuple[Member, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    member: Member
+    incarnation: Incarnation
+    not_ready_since: float | None = None
+    refused: bool = False
+
+
+class Endpoints:
+    """The members by id."""
+
+    def __init__(self) -> None:
+        self._seats: dict[EndpointId, _Seat] = {}
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def __contains__(self, endpoint: EndpointId) -> bool:
+        return endpoint in self._seats
+
+    def __iter__(self) -> Iterator[Member]:
+        return (seat.member for seat in self._seats.values())
+
+    def replace(self, members: Iterable[Member], now: float) -> Changes:
+        """Make this list the pool. A member that stays keeps its life and its state."""
+        wanted = {member.id: member for member in members}
+        removed = [seat.incarnation for id_, seat in self._seats.items() if id_ not in wanted]
+        for incarnation in removed:
+            del self._seats[incarnation.endpoint]
+        added: list[Member] = []
+        changed: list[Member] = []
+        for id_, member in wanted.items():
+            seat = self._seats.get(id_)
+            if seat is None:
+                self._seats[id_] = _Seat(member, Incarnation(id_, 0))
+                added.append(member)
+            elif seat.member != member:
+                if seat.member.address != member.address:
+                    seat.refused, seat.not_ready_since = False, None
+                seat.member = member
+                changed.append(member)
+        return Changes(tuple(added), tuple(removed), tuple(changed))
+
+    def born(self, endpoint: EndpointId, start_ms: int, now: float) -> Incarnation | None:
+        """Somebody saw a life that began at `start_ms`. Returns the current life.
+
+        None when the endpoint is no member or that life is older than the current one.
+        """
+        seat = self._seats.get(endpoint)
+        if seat is None or start_ms < seat.incarnation.start_ms:
+            return None
+        if start_ms > seat.incarnation.start_ms:
+            seat.incarnation = Incarnation(endpoint, start_ms)
+            seat.refused, seat.not_ready_since = False, None
+        return seat.incarnation
+
+    def member(self, endpoint: EndpointId) -> Member | None:
+        seat = self._seats.get(endpoint)
+        return seat.member if seat is not None else None
+
+    def incarnation(self, endpoint: EndpointId) -> Incarnation | None:
+        """The current life; `start_ms` 0 while nobody has seen its start. None: no member."""
+        seat = self._seats.get(endpoint)
+        return seat.incarnation if seat is not None else None
+
+    def set_ready(self, endpoint: EndpointId, ready: bool, now: float) -> None:
+        """The sidecar's word on whether the engine takes requests."""
+        seat = self._seats.get(endpoint)
+        if seat is not None:
+            seat.not_ready_since = None if ready else now
+
+    def heard(self, endpoint: EndpointId) -> None:
+        """The endpoint's sidecar spoke: somebody is there."""
+        seat = self._seats.get(endpoint)
+        if seat is not None:
+            seat.refused = False
+
+    def set_reachable(self, endpoint: EndpointId, reachable: bool, now: float) -> None:
+        """What a scrape found: False when the port refused the connection.
+
+        A page from the engine also ends a sidecar's older "not ready" once that sidecar has been
+        silent for two seconds.
+        """
+        seat = self._seats.get(endpoint)
+        if seat is None:
+            return
+        seat.refused = not reachable
+        if reachable and seat.not_ready_since is not None and now - seat.not_ready_since > 2.0:
+            seat.not_ready_since = None
+
+    def is_ready(self, endpoint: EndpointId, now: float) -> bool:
+        seat = self._seats.get(endpoint)
+        return seat is not None and _ready(seat, now)
+
+    def ready(self, now: float) -> list[tuple[Member, Incarnation]]:
+        """Those that may get requests, each with its current life."""
+        return [(s.member, s.incarnation) for s in self._seats.values() if _ready(s, now)]
+
+
+def _ready(seat: _Seat, now: float) -> bool:
+    if seat.refused:
+        return False
+    since = seat.not_ready_since
+    return since is None or now - since > NOT_READY_BELIEVED_S

@@ -1,0 +1,151 @@
+"""Read the few numbers that we need from an engine's metrics page. Pure, quick and bounded.
+
+An absent family is not known and nothing else (fault B03). Several series of one family are
+several engines, or models, behind one endpoint: queues and blocks add up, the share of KV cache in
+use is their mean, so that share times blocks stays right for equal engines (fault B05). A series
+that is NaN, infinite or negative makes its family unknown.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from epp.errors import EppError
+
+from .reports import LoadReport
+
+MAX_PAGE_BYTES = 8 << 20
+MAX_SERIES = 1024
+"""Series of one family that are read: more engines than any endpoint has."""
+
+
+class PageError(EppError):
+    """A page that is larger than allowed."""
+
+    reason = "metrics-page"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNames:
+    """Where one kind of engine says what. The first name that is on the page counts (B04)."""
+
+    waiting: tuple[str, ...] = ("vllm:num_requests_waiting",)
+    running: tuple[str, ...] = ("vllm:num_requests_running",)
+    kv_usage: tuple[str, ...] = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    cache_info: tuple[str, ...] = ("vllm:cache_config_info",)
+    """A constant gauge with the two labels below."""
+    block_tokens_label: str = "block_size"
+    total_blocks_label: str = "num_gpu_blocks"
+    start: tuple[str, ...] = ("process_start_time_seconds",)
+
+
+VLLM = MetricNames()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMetrics:
+    """What one page says."""
+
+    report: LoadReport = field(default_factory=LoadReport)
+    start_ms: int | None = None
+    """Start of the engine's process in milliseconds of Unix time."""
+
+
+def parse_page(
+    text: bytes, max_bytes: int = MAX_PAGE_BYTES, names: MetricNames = VLLM
+) -> EngineMetrics:
+    """Read one page in the Prometheus or OpenMetrics text format. Raises PageError if too long."""
+    if len(text) > max_bytes:
+        raise PageError(f"metrics page of {len(text)} bytes; {max_bytes} are allowed")
+    found = _Page(text, names)
+    usage = found.values(names.kv_usage)
+    start = found.values(names.start)
+    block_tokens, total_blocks = _blocks(found.labels(names.cache_info), names)
+    return EngineMetrics(
+        report=LoadReport(
+            waiting=_total(found.values(names.waiting)),
+            running=_total(found.values(names.running)),
+            kv_usage=math.fsum(usage) / len(usage) if usage else None,
+            total_blocks=total_blocks,
+            block_tokens=block_tokens,
+        ),
+        start_ms=round(max(start) * 1000) if start and max(start) < 2**40 else None,
+    )
+
+
+class _Page:
+    """The series of the wanted families, by family name."""
+
+    def __init__(self, text: bytes, names: MetricNames) -> None:
+        self._series: dict[str, list[tuple[bytes, bytes]]] = {}
+        for match in _pattern(names).finditer(text):
+            series = self._series.setdefault(match[1].decode(), [])
+            if len(series) < MAX_SERIES:
+                series.append((match[2] or b"", match[3]))
+
+    def values(self, names: tuple[str, ...]) -> list[float]:
+        """All values of the first family there; none if one of them is no usable number."""
+        numbers = [_number(value) for _, value in self._first(names)]
+        return [n for n in numbers if n is not None] if None not in numbers else []
+
+    def labels(self, names: tuple[str, ...]) -> list[dict[str, str]]:
+        return [
+            {key.decode(): value.decode(errors="replace") for key, value in _LABEL.findall(labels)}
+            for labels, _ in self._first(names)
+        ]
+
+    def _first(self, names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+        return next((self._series[name] for name in names if name in self._series), [])
+
+
+_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
+_PATTERNS: dict[MetricNames, re.Pattern[bytes]] = {}
+
+
+def _pattern(names: MetricNames) -> re.Pattern[bytes]:
+    known = _PATTERNS.get(names)
+    if known is None:
+        wanted = (
+            *names.waiting,
+            *names.running,
+            *names.kv_usage,
+            *names.cache_info,
+            *names.start,
+        )
+        either = b"|".join(re.escape(name).encode() for name in wanted)
+        known = re.compile(rb"^(" + either + rb")(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
+        if len(_PATTERNS) < 16:
+            _PATTERNS[names] = known
+    return known
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _total(values: list[float]) -> int | None:
+    return round(math.fsum(values)) if values else None
+
+
+def _blocks(series: list[dict[str, str]], names: MetricNames) -> tuple[int | None, int | None]:
+    """Block size, and blocks of all engines together; unequal sizes cannot be added up."""
+    engines = {labels.get("engine", ""): labels for labels in series}
+    sizes = {_integer(labels.get(names.block_tokens_label)) for labels in engines.values()}
+    counts = [_integer(labels.get(names.total_blocks_label)) for labels in engines.values()]
+    size = sizes.pop() if len(sizes) == 1 else None
+    known = [count for count in counts if count is not None]
+    total = sum(known) if known and len(known) == len(counts) and size is not None else None
+    return size, total
+
+
+def _integer(text: str | None) -> int | None:
+    """A decimal number; "None" and the like are not known."""
+    return (
+        int(text)
+        if text is not None and text.isascii() and text.isdigit() and len(text) < 11
+        else None
+    )

@@ -1,0 +1,381 @@
+"""The picker's own log: sidecars stream their records over one connection each to its state port.
+
+`StateServer` is the Reader in the picker, `StateWriter` the Writer in a sidecar. One picker
+replica only. The first frame of a connection is a Hello, answered by a Welcome; then records flow
+one way. A newer connection for an endpoint replaces the older one, unless it speaks for an earlier
+life. A writer begins with a full state whenever it connects, so nothing is kept here.
+
+Who may connect: with a token, whoever presents it; without one, loopback only.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from epp._pb import state_pb2 as pb
+from epp.errors import Fenced, StoreError
+from epp.framework import EndpointId, Incarnation
+
+from . import Batch
+from .frames import FrameBuffer, frame
+
+VERSION = 1
+FENCED = "fenced"
+"""Refusal of a writer that another, or a later life, has replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    connections: int = 1024
+    hello_s: float = 2.0
+    """Time for the first frame."""
+    idle_s: float = 30.0
+    """A writer reports several times a second; one that is silent for this long is gone."""
+    queued_bytes: int = 1 << 20
+    """Records of one connection that wait to be applied; then it is not read from any more."""
+
+
+class StateServer:
+    """Reader that hosts the log. `start` first, then iterate `records` in one task.
+
+    `refused` counts connections that were turned away, by reason; `token` never appears anywhere.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: str | None,
+        is_member: Callable[[EndpointId], bool],
+        limits: ServerLimits | None = None,
+    ) -> None:
+        self.limits = limits or ServerLimits()
+        self.refused: dict[str, int] = {}
+        self._host = host
+        self._port = port
+        self._token = token
+        self._is_member = is_member
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._writers: dict[EndpointId, _Connection] = {}
+        self._starts: dict[EndpointId, int] = {}
+        self._records: list[bytes] = []
+        self._arrived = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; known after `start` when 0 was asked for."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connected(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None and self._server.is_serving()
+
+    @property
+    def writers(self) -> int:
+        """Sidecars that are connected and welcome."""
+        return len(self._writers)
+
+    async def records(self) -> AsyncIterator[Batch]:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._records = self._records, []
+            for connection in self._connections:
+                connection.taken()
+            yield Batch(batch)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._connections):
+                connection.abort()
+            await self._server.wait_closed()
+
+    # Called by connections
+
+    def opened(self, connection: "_Connection") -> bool:
+        if len(self._connections) >= self.limits.connections:
+            self.count("full")
+            return False
+        self._connections.add(connection)
+        return True
+
+    def lost(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+        endpoint = connection.endpoint
+        if endpoint is not None and self._writers.get(endpoint) is connection:
+            del self._writers[endpoint]
+
+    def count(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def welcome(self, connection: "_Connection", hello: pb.Hello) -> str:
+        """Why this writer is refused; empty when it is welcome and the endpoint's only writer."""
+        if hello.version != VERSION:
+            return "version"
+        if not self._trusted(connection, hello.token):
+            return "token"
+        try:
+            endpoint = EndpointId.parse(hello.endpoint)
+        except ValueError:
+            return "endpoint"
+        if not self._is_member(endpoint):
+            return "no-member"
+        if hello.incarnation < self._starts.get(endpoint, 0):
+            return FENCED
+        self._starts[endpoint] = hello.incarnation
+        if len(self._starts) > 8 * self.limits.connections:
+            self._starts = {e: s for e, s in self._starts.items() if self._is_member(e)}
+        older = self._writers.get(endpoint)
+        self._writers[endpoint] = connection
+        if older is not None:
+            older.refuse(FENCED)
+        return ""
+
+    def _trusted(self, connection: "_Connection", token: str) -> bool:
+        if self._token is None:
+            return connection.on_loopback
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    def arrived(self, records: list[bytes]) -> None:
+        self._records.extend(records)
+        self._arrived.set()
+
+
+class _Connection(asyncio.Protocol):
+    """One writer on the server's side. No task: it lives by its transport's calls."""
+
+    def __init__(self, server: StateServer) -> None:
+        self.endpoint: EndpointId | None = None
+        self.on_loopback = False
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer()
+        self._timer: asyncio.TimerHandle | None = None
+        self._queued = 0
+        self._heard_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.on_loopback = _is_loopback(transport.get_extra_info("peername"))
+        if not self._server.opened(self):
+            self.refuse("full")
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.limits.hello_s, self._hello_due)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            frames = self._frames.feed(data)
+        except StoreError:
+            self._turn_away("too-large")
+            return
+        if frames and self.endpoint is None and not self._hello(frames.pop(0)):
+            return
+        if frames:
+            self._queued += sum(map(len, frames))
+            if self._queued > self._server.limits.queued_bytes:
+                self._transport.pause_reading()
+            self._server.arrived(frames)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.lost(self)
+        self._transport = None
+
+    def taken(self) -> None:
+        """All that this connection had queued is on its way to be applied."""
+        self._queued = 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def refuse(self, reason: str) -> None:
+        """Say why and close."""
+        if self._transport is not None and not self._transport.is_closing():
+            answer = pb.Welcome(version=VERSION, refused=reason)
+            self._transport.write(frame(answer.SerializeToString()))
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _hello(self, data: bytes) -> bool:
+        hello = pb.Hello()
+        try:
+            hello.ParseFromString(data)
+        except (DecodeError, UnicodeDecodeError):
+            self._turn_away("damaged")
+            return False
+        refused = self._server.welcome(self, hello)
+        if refused:
+            self._turn_away(refused)
+            return False
+        self.endpoint = EndpointId.parse(hello.endpoint)
+        assert self._transport is not None
+        self._transport.write(frame(pb.Welcome(version=VERSION).SerializeToString()))
+        self._await_words()
+        return True
+
+    def _turn_away(self, reason: str) -> None:
+        self._server.count(reason)
+        self.refuse(reason)
+
+    def _hello_due(self) -> None:
+        self._turn_away("slow")
+
+    def _await_words(self) -> None:
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._heard_at
+        idle = self._server.limits.idle_s
+        if silent >= idle:
+            self._turn_away("idle")
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(idle - silent, self._await_words)
+
+
+def _is_loopback(peer: object) -> bool:
+    if not isinstance(peer, tuple) or not peer:
+        return False
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+class StateWriter:
+    """Writer over one connection to a picker's state port. A call takes `timeout_s` at most."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: str | None = None,
+        timeout_s: float = 2.0,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._token = token or ""
+        self._timeout_s = timeout_s
+        self._line: _Line | None = None
+
+    async def claim(self, incarnation: Incarnation, nonce: int) -> None:
+        await self.close()
+        hello = pb.Hello(
+            version=VERSION,
+            endpoint=str(incarnation.endpoint),
+            token=self._token,
+            incarnation=incarnation.start_ms,
+            nonce=nonce,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _, self._line = await loop.create_connection(_Line, self._host, self._port)
+                self._line.send(frame(hello.SerializeToString()))
+                await self._line.answered.wait()
+        except (OSError, TimeoutError) as error:
+            await self.close()
+            raise StoreError(f"state port {self._host}:{self._port} cannot be reached") from error
+        self._check()
+
+    async def append(self, record: bytes) -> None:
+        if self._line is None:
+            raise StoreError("claim first: there is no connection to the state port")
+        self._check()
+        try:
+            self._line.send(frame(record))
+            async with asyncio.timeout(self._timeout_s):
+                await self._line.drained.wait()
+        except TimeoutError as error:
+            await self.close()
+            raise StoreError("the state port does not take any more") from error
+        self._check()
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _check(self) -> None:
+        line = self._line
+        if line is None or (not line.lost and not line.refused):
+            return
+        self._line = None
+        line.close()
+        if line.refused == FENCED:
+            raise Fenced("another writer, or a later life of the engine, took over")
+        raise StoreError(
+            f"the state port refused us: {line.refused}" if line.refused else "connection lost"
+        )
+
+
+class _Line(asyncio.Protocol):
+    """The writer's side of a connection."""
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self.lost = False
+        self.answered = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.drained.set()
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for answer in self._frames.feed(data):
+                welcome = pb.Welcome()
+                welcome.ParseFromString(answer)
+                self.refused = welcome.refused or self.refused
+                self.answered.set()
+        except (StoreError, DecodeError, UnicodeDecodeError):
+            self.refused = "not a state port"
+            self.answered.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.answered.set()
+        self.drained.set()
+
+    def pause_writing(self) -> None:
+        self.drained.clear()
+
+    def resume_writing(self) -> None:
+        self.drained.set()
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort() if not self.drained.is_set() else self._transport.close()

