@@ -12,7 +12,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
 
-STATE_SCHEMES = ("tcp", "redis", "rediss", "unix")
+STATE_SCHEMES = ("tcp", "redis", "rediss")
 
 
 class SidecarSettings(BaseModel):
@@ -36,7 +36,7 @@ class SidecarSettings(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Served model name that block keys are seeded with; None asks the engine's `/v1/models`."""
     state_url: str = "tcp://127.0.0.1:9004"
-    """Where state goes: `tcp://` a picker's state port, or `redis://`, `rediss://`, `unix://`."""
+    """Where state goes: `tcp://` a picker's state port, or `redis://`, `rediss://`."""
     state_token: SecretStr | None = None
     """Shared secret of the picker's state port."""
     kv_events: str | None = None

@@ -1,0 +1,253 @@
+"""The sidecar as a whole: builds the parts, owns the tasks and the order of shutdown.
+
+On SIGTERM or SIGINT it says "not ready" at once (to gateways, kubelet and log), goes on serving
+until nothing is in flight or the grace period is over, says its last words to the log, and ends. A
+second signal ends it at once.
+"""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from epp.framework import EndpointId
+from epp.state.store import Writer
+from epp.state.store.open import open_writer
+from epp.state.subscriber import EventSubscriber
+
+from .engine import EngineWatch
+from .metrics import Metrics
+from .proxy import Limits, Relay
+from .publisher import Publisher
+from .relay import AiohttpRelay
+from .reporter import Reporter
+from .settings import SidecarSettings
+
+LAST_WORDS_S = 1.0
+"""How long the log may take to hear the last words."""
+POLL_S = 0.05
+RESTART_S = 1.0
+"""Pause before a background task that failed is started again."""
+
+log = structlog.get_logger(__name__)
+
+
+async def run(
+    settings: SidecarSettings,
+    *,
+    stop: asyncio.Event | None = None,
+    started: "asyncio.Future[Sidecar] | None" = None,
+) -> None:
+    """Run one sidecar until SIGTERM or SIGINT, or until `stop` is set.
+
+    With `stop` no signal handlers are installed, so that several can share a process. `started`
+    gets the running sidecar. Raises OSError when a port is taken, ConfigError for a bad store URL.
+    """
+    sidecar = Sidecar(settings)
+    async with sidecar.running():
+        if started is not None:
+            started.set_result(sidecar)
+        if stop is not None:
+            await stop.wait()
+            await sidecar.drain()
+        else:
+            await _until_signalled(sidecar)
+
+
+async def _until_signalled(sidecar: "Sidecar") -> None:
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    asked, insisted = asyncio.Event(), asyncio.Event()
+    for number in signals:
+        loop.add_signal_handler(number, lambda: insisted.set() if asked.is_set() else asked.set())
+    try:
+        await asked.wait()
+        async with asyncio.TaskGroup() as tg:
+            draining = tg.create_task(sidecar.drain())
+            hurrying = tg.create_task(insisted.wait())
+            await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+            draining.cancel()
+            hurrying.cancel()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+class Sidecar:
+    """One sidecar. `running` it serves; `drain` before leaving ends it without cutting answers."""
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        *,
+        open_log: Callable[[], Writer] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng or random.SystemRandom()
+        token = settings.state_token
+        self._open_log = open_log or (
+            lambda: open_writer(
+                settings.state_url,
+                settings.pool_id,
+                token.get_secret_value() if token is not None else None,
+            )
+        )
+        self.metrics = Metrics()
+        self.reporter = Reporter(self.metrics)
+        self.engine = EngineWatch(settings, self.reporter, clock=clock, wall_ms=wall_ms)
+        self._relay = AiohttpRelay(
+            host=settings.host,
+            port=settings.port,
+            engine_url=settings.engine_url,
+            journal=self.reporter,
+            refusing=self.reporter.not_ready,
+            limits=Limits(
+                max_body_bytes=settings.max_body_bytes,
+                max_header_bytes=settings.max_header_bytes,
+                max_headers=settings.max_headers,
+                max_in_flight=settings.max_in_flight,
+                connect_timeout_s=settings.connect_timeout_s,
+                idle_timeout_s=settings.idle_timeout_s,
+            ),
+            clock=clock,
+        )
+        self._subscriber: EventSubscriber | None = None
+        self._observe_live_numbers()
+        self.port = settings.port
+        """Of the proxy; known once it runs."""
+        self.metrics_port = settings.metrics_port
+
+    @property
+    def relay(self) -> Relay:
+        return self._relay
+
+    @property
+    def events_endpoint(self) -> str | None:
+        """Where KV events are expected; tells the port when bound to port 0."""
+        return None if self._subscriber is None else self._subscriber.endpoint
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Sidecar"]:
+        """Serve inside this context. On leaving, what is still in flight is cut."""
+        await self._open_log().close()  # a bad URL is told before anything listens
+        self.port = await self._relay.start()
+        try:
+            async with self._metrics_page(), asyncio.TaskGroup() as tg:
+                publisher = self._publisher()
+                self.reporter.attach(self.engine, publisher.wake)
+                watch = [tg.create_task(self._supervise("engine", self.engine.run))]
+                if self._settings.kv_events is not None:
+                    watch.append(tg.create_task(self._supervise("events", self._follow)))
+                writing = tg.create_task(self._supervise("publisher", publisher.run))
+                log.info("sidecar listens", port=self.port, metrics_port=self.metrics_port)
+                try:
+                    yield self
+                finally:
+                    await self._relay.close()
+                    publisher.stop()
+                    await asyncio.wait({writing}, timeout=LAST_WORDS_S)
+                    for task in (*watch, writing):
+                        task.cancel()
+        finally:
+            await self._relay.close()
+
+    async def drain(self) -> None:
+        """Say "not ready", and serve on until nothing is in flight or the grace is over."""
+        self.reporter.drain()
+        began = self._clock()
+        while True:
+            waited = self._clock() - began
+            settled = waited >= self._settings.settle_s and not self._relay.in_flight
+            if settled or waited >= self._settings.grace_s:
+                break
+            await asyncio.sleep(POLL_S)
+        log.info("sidecar ends", cut=self._relay.in_flight)
+
+    def _publisher(self) -> Publisher:
+        settings = self._settings
+        return Publisher(
+            EndpointId(settings.pool_id, settings.name, self.port),
+            settings,
+            outbox=self.reporter.outbox,
+            status=self.reporter.status,
+            start_ms=self.reporter.start_ms,
+            open_writer=self._open_log,
+            metrics=self.metrics,
+            clock=self._clock,
+            rng=self._rng,
+        )
+
+    async def _follow(self) -> None:
+        """Take KV events. Until the model is known they wait in the socket's own queue."""
+        assert self._settings.kv_events is not None
+        async with EventSubscriber(
+            self._settings.kv_events, bind=self._settings.kv_events_bind
+        ) as subscriber:
+            self._subscriber = subscriber
+            await self.engine.model_known.wait()
+            async for frame in subscriber:
+                self.reporter.frame(frame)
+
+    async def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """A background task that fails is counted and started again; requests pass meanwhile."""
+        while True:
+            try:
+                return await work()
+            except Exception:  # edge of the task
+                self.metrics.task_failures.labels(name).inc()
+                log.exception("a background task failed", task=name)
+            await asyncio.sleep(RESTART_S)
+
+    def _observe_live_numbers(self) -> None:
+        """Gauges that are read when the page is asked for."""
+        metrics, mirror, outbox = self.metrics, self.reporter.mirror, self.reporter.outbox
+        counts = mirror.counts
+
+        def damaged() -> int:
+            return counts.undecodable + (self._subscriber.damaged if self._subscriber else 0)
+
+        metrics.in_flight.set_function(lambda: self._relay.in_flight)
+        metrics.repeats.set_function(lambda: self._relay.repeats)
+        metrics.engine_ready.set_function(lambda: self.engine.ready)
+        metrics.event_frames.set_function(lambda: counts.frames)
+        metrics.event_gaps.set_function(lambda: counts.gaps)
+        metrics.event_restarts.set_function(lambda: counts.restarts)
+        metrics.event_damaged.set_function(damaged)
+        metrics.blocks.set_function(lambda: len(mirror.blocks or ()))
+        metrics.orphans.set_function(lambda: mirror.blocks.orphans if mirror.blocks else 0)
+        metrics.resets.set_function(lambda: outbox.resets)
+        metrics.dropped_reports.set_function(lambda: outbox.dropped)
+
+    @asynccontextmanager
+    async def _metrics_page(self) -> AsyncIterator[None]:
+        """`/metrics`, and `/healthz` for this process's own liveness."""
+
+        async def metrics(_: web.Request) -> web.Response:
+            page = generate_latest(self.metrics.registry)
+            return web.Response(body=page, headers={"content-type": CONTENT_TYPE_LATEST})
+
+        async def alive(_: web.Request) -> web.Response:
+            return web.Response(text="ok\n")
+
+        app = web.Application()
+        app.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive)])
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._settings.host, self._settings.metrics_port)
+            await site.start()
+            self.metrics_port = int(runner.addresses[0][1])
+            yield
+        finally:
+            with suppress(OSError):
+                await runner.cleanup()

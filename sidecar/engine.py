@@ -1,0 +1,230 @@
+"""Watches the local engine: is it ready, which life is it, what is its load, what does it serve.
+
+Three eyes: `/health` each second, `/metrics` four times a second, and an idle TCP connection whose
+end shows a killed engine within milliseconds. What they see goes to a `Watcher`; nothing here
+decides what to do about it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import structlog
+
+from epp.state.metrics_page import EngineMetrics, PageError, parse_page
+from epp.state.reports import LoadReport
+
+from .life import Life
+from .settings import SidecarSettings
+
+MAX_PAGE = 8 << 20
+MAX_MODELS_BODY = 1 << 20
+STALE_S = 2.0
+"""A load report older than this is not repeated."""
+SLOW_CHECKS = 3
+"""Health checks in a row without an answer before a silent engine counts as not ready."""
+REDIAL_S = 0.1
+SHORT_LIVED_S = 1.0
+"""A death-watch connection that ends sooner was closed on purpose: dial less often."""
+
+log = structlog.get_logger(__name__)
+
+
+class Watcher(Protocol):
+    """Who is told. Calls return at once and never fail."""
+
+    def engine_changed(self) -> None:
+        """Readiness or load is another than before."""
+
+    def engine_page(self, *, is_new_life: bool) -> None:
+        """The engine answered for itself; `life.start_ms` is true at this moment."""
+
+    def engine_model(self, model: str) -> None:
+        """The name that the engine serves its base model under is known."""
+
+    def probe_failed(self, probe: str) -> None:
+        """A `health` check or a `metrics` scrape failed."""
+
+
+class EngineWatch:
+    """Present knowledge about one engine. `run` in a task; read the attributes at any time."""
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        watcher: Watcher,
+        *,
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._watcher = watcher
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._suspect = asyncio.Event()
+        self._slow = 0
+        self._report = LoadReport()
+        self._report_at = float("-inf")
+        self.life = Life()
+        self.model: str | None = settings.model
+        self.model_known = asyncio.Event()
+        self.ready = False
+        """The engine's health check says 200, and its port did not refuse since."""
+
+    @property
+    def report(self) -> LoadReport:
+        """The latest load, or one that knows nothing when that is too old."""
+        fresh = self._clock() - self._report_at <= STALE_S
+        return self._report if fresh else LoadReport()
+
+    def refused(self) -> None:
+        """The engine's port refuses connections: it is not there."""
+        self.life.lost()
+        self._set_ready(False)
+        self._suspect.set()
+
+    def suspect(self) -> None:
+        """There is a sign that the engine is gone: look at once."""
+        self._suspect.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        settings = self._settings
+        if self.model is not None:
+            self._tell_model(self.model)
+        timeout = aiohttp.ClientTimeout(total=settings.probe_timeout_s)
+        connector = aiohttp.TCPConnector(limit=8, keepalive_timeout=4.0)
+        async with (
+            aiohttp.ClientSession(
+                settings.engine_url, timeout=timeout, connector=connector
+            ) as session,
+            asyncio.TaskGroup() as tg,
+        ):
+            tg.create_task(self._watch_health(session))
+            tg.create_task(self._watch_metrics(session))
+            tg.create_task(self._watch_connection())
+
+    async def _watch_health(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            self._suspect.clear()
+            await self._check_health(session)
+            if self.ready and self.model is None:
+                await self._ask_model(session)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.health_interval_s):
+                    await self._suspect.wait()
+                await asyncio.sleep(0.01)  # many requests that fail together are one sign
+
+    async def _check_health(self, session: aiohttp.ClientSession) -> None:
+        try:
+            async with session.get("/health") as response:
+                ready = response.status == 200
+        except aiohttp.ClientConnectorError:
+            self.life.lost()
+            ready = False
+        except (aiohttp.ClientError, TimeoutError):
+            # Busy is not dead: an engine may be slow to answer while it serves.
+            self._slow += 1
+            ready = self.ready and self._slow < SLOW_CHECKS
+            self._watcher.probe_failed("health")
+        else:
+            self._slow = 0
+        self._set_ready(ready)
+
+    def _set_ready(self, ready: bool) -> None:
+        if ready is self.ready:
+            return
+        self.ready = ready
+        log.info("engine is ready" if ready else "engine is not ready")
+        self._watcher.engine_changed()
+
+    async def _ask_model(self, session: aiohttp.ClientSession) -> None:
+        try:
+            async with session.get("/v1/models") as response:
+                body = await response.content.read(MAX_MODELS_BODY)
+                model = _base_model(body) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError):
+            return
+        if model is not None:
+            self._tell_model(model)
+
+    def _tell_model(self, model: str) -> None:
+        self.model = model
+        self._watcher.engine_model(model)
+        self.model_known.set()
+
+    async def _watch_metrics(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            await self._scrape(session)
+            await asyncio.sleep(self._settings.metrics_interval_s)
+
+    async def _scrape(self, session: aiohttp.ClientSession) -> None:
+        try:
+            async with session.get("/metrics") as response:
+                page = await _page(response)
+        except (aiohttp.ClientError, PageError, TimeoutError):
+            if self.life.start_ms:
+                self._watcher.probe_failed("metrics")
+            return
+        self._watcher.engine_page(is_new_life=self.life.seen(page.start_ms, self._wall_ms()))
+        changed = page.report != self.report
+        self._report, self._report_at = page.report, self._clock()
+        if changed:
+            self._watcher.engine_changed()
+
+    async def _watch_connection(self) -> None:
+        """Hold an idle connection: the kernel ends it at the moment at which the engine dies."""
+        parts = urlsplit(self._settings.engine_url)
+        pause = REDIAL_S
+        while True:
+            dialled = self._clock()
+            try:
+                reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+            except OSError:
+                await asyncio.sleep(REDIAL_S)
+                continue
+            try:
+                with suppress(OSError):
+                    await reader.read(1)
+            finally:
+                writer.close()
+            self.suspect()
+            brief = self._clock() - dialled < SHORT_LIVED_S
+            pause = min(pause * 2, 5.0) if brief else REDIAL_S
+            await asyncio.sleep(pause)
+
+
+async def _page(response: aiohttp.ClientResponse) -> EngineMetrics:
+    """Read a page. An engine without one (404 and the like) has said nothing, but it is there."""
+    if response.status != 200:
+        if response.status < 500:
+            return EngineMetrics()
+        raise PageError(f"metrics page answered {response.status}")
+    text = bytearray()
+    async for piece in response.content.iter_any():
+        text += piece
+        if len(text) > MAX_PAGE:
+            raise PageError(f"metrics page beyond {MAX_PAGE} bytes")
+    return parse_page(bytes(text))
+
+
+def _base_model(body: bytes) -> str | None:
+    """The first model that is not an adapter of another one."""
+    try:
+        models = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError:
+        return None
+    return next((model.id for model in models if model.parent is None and model.id), None)
+
+
+class _Model(msgspec.Struct):
+    id: str = ""
+    parent: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
