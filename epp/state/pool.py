@@ -6,7 +6,7 @@ pages scraped from plain engines (`scraped`), lists from the control path (`repl
 progress of our own requests. `tick` several times a second lets old things go.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -25,12 +25,12 @@ from epp.framework import (
 from . import blocks
 from .charges import Charge, Charges, Trust
 from .endpoints import Changes, Endpoints, Member
-from .feed import Feed, Verdict
 from .load import LoadBook
 from .metrics_page import EngineMetrics
+from .mirror import Mirror
 from .prefix.index import PrefixIndex
 from .prefix.predicted import PredictedIndex
-from .records import BlockChange, Done, Outcome, Record, RecordError, parse
+from .records import Done, Outcome, Record, RecordError, parse
 
 DoneHook = Callable[[Done, Endpoint, int], None]
 """Called with a finished request, the endpoint as it was chosen, and the predicted tokens."""
@@ -44,6 +44,8 @@ class PoolRules:
     """A writer silent for longer will not say what became of running requests."""
     prediction_grace_s: float = 5.0
     """Longest life of a prediction after its request's first token, where events are seen."""
+    max_unconfirmed: int = 10_000
+    """Requests of one endpoint whose predictions wait for an event batch."""
     own_block_tokens: int = blocks.OWN_BLOCK_TOKENS
     sweep_budget: int = 5_000
     """Index entries of dead lives that one tick looks at."""
@@ -85,13 +87,18 @@ class PoolState:
         self.rules = rules or PoolRules()
         self.counts: Counter[str] = Counter()
         self.on_done: list[DoneHook] = []
-        self._index = index
+        self._mirror = Mirror(
+            index,
+            own_block_tokens=self.rules.own_block_tokens,
+            fresh_s=self.rules.fresh_s,
+            counts=self.counts,
+        )
         self._predicted = predicted
         self._load = load
         self._charges = charges or Charges()
-        self._feeds: dict[EndpointId, Feed] = {}
         self._trust: dict[EndpointId, Trust] = {}
-        self._unconfirmed: dict[EndpointId, list[str]] = {}
+        self._unconfirmed: dict[EndpointId, deque[tuple[float, str]]] = {}
+        self._lives: tuple[Incarnation, ...] = ()
 
     # Read by decisions
 
@@ -102,8 +109,11 @@ class PoolState:
         ready = self.endpoints.ready(now)
         if not keys or block_tokens != self.rules.own_block_tokens:
             return [self._endpoint(member, inc, NO_MATCH, now) for member, inc in ready]
-        lives = [inc for _, inc in ready]
-        precise = self._index.lookup(keys, lives)
+        lives = tuple(inc for _, inc in ready)
+        if lives == self._lives:
+            lives = self._lives  # the index is faster for the same tuple
+        self._lives = lives
+        precise = self._mirror.lookup(keys, lives)
         predicted = self._predicted.lookup(keys, lives, now)
         return [
             self._endpoint(
@@ -126,9 +136,7 @@ class PoolState:
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
-        feed = self._feeds.get(endpoint)
-        precise = feed is not None and feed.complete and feed.events and self._fresh(feed, now)
-        return Rung.PRECISE if precise else Rung.PREDICTED
+        return self._mirror.rung(endpoint, now)
 
     def overview(self, now: float) -> list[EndpointStatus]:
         return [self._status(member, now) for member in self.endpoints]
@@ -171,11 +179,10 @@ class PoolState:
         held.first_seen = True
         endpoint = held.endpoint.id
         if self.rung(endpoint, now) is Rung.PRECISE:
-            self._predicted.confirm(request_id, now, self.rules.prediction_grace_s)
-            waiting = self._unconfirmed.setdefault(endpoint, [])
-            waiting.append(request_id)
-            if len(waiting) > 10_000:  # no event batch for long; they expire by themselves
-                del waiting[:5_000]
+            waiting = self._unconfirmed.setdefault(endpoint, deque())
+            waiting.append((now + self.rules.prediction_grace_s, request_id))
+            if len(waiting) > self.rules.max_unconfirmed:
+                self._predicted.confirm(waiting.popleft()[1], now, 0.0)
 
     def finished(self, request_id: str, now: float) -> None:
         """The end of the answer was seen on the stream."""
@@ -208,15 +215,8 @@ class PoolState:
         if inc is None:
             self.counts["record-old-life"] += 1
             return
-        feed = self._feeds.setdefault(endpoint, Feed())
-        verdict = feed.on(parsed, now)
-        if verdict is not Verdict.NEXT:
-            self.counts[f"feed-{verdict}"] += 1
-        if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
-            return
-        if verdict is Verdict.GAP or verdict is Verdict.RESET:
-            self._index.clear(inc)
-        self._take(parsed, inc, feed, now)
+        if self._mirror.accept(parsed, inc, now):
+            self._take(parsed, inc, now)
 
     def replace(self, members: Collection[Member], now: float) -> Changes:
         """The control path's list is the pool; everything about removed members is forgotten."""
@@ -232,7 +232,7 @@ class PoolState:
             (member.id, member.metrics_url)
             for member in self.endpoints
             if member.metrics_url is not None
-            and not (member.has_sidecar and self._fresh(self._feeds.get(member.id), now))
+            and not (member.has_sidecar and self._mirror.fresh(member.id, now))
         ]
 
     def scraped(self, endpoint: EndpointId, page: EngineMetrics, now: float) -> None:
@@ -257,11 +257,13 @@ class PoolState:
         for request_id in self._load.tick(now):
             self._end_charge(request_id, now)
         self._charges.prune(now)
-        self._index.sweep(self.rules.sweep_budget)
-        for endpoint, feed in self._feeds.items():
-            silent = feed.last_at is not None and now - feed.last_at > self.rules.writer_lost_s
+        for waiting in self._unconfirmed.values():
+            while waiting and waiting[0][0] <= now:
+                self._predicted.confirm(waiting.popleft()[1], now, 0.0)
+        self._mirror.sweep(self.rules.sweep_budget)
+        for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
             inc = self.endpoints.incarnation(endpoint)
-            if silent and inc is not None:
+            if inc is not None:
                 self._load.writer_lost(inc, now)
 
     # Mechanics
@@ -277,16 +279,11 @@ class PoolState:
             match=match,
         )
 
-    def _fresh(self, feed: Feed | None, now: float) -> bool:
-        if feed is None or feed.last_at is None:
-            return False
-        return now - feed.last_at <= self.rules.fresh_s
-
     def _match(self, endpoint: EndpointId, precise: int, predicted: int, now: float) -> Match:
         """The better of both. Blocks of a writer that fell silent are predictions like ours."""
         if not precise and not predicted:
             return NO_MATCH
-        if precise and not self._fresh(self._feeds.get(endpoint), now):
+        if precise and not self._mirror.fresh(endpoint, now):
             precise, predicted = 0, max(precise, predicted)
         trust = self._trust.get(endpoint, _UNTRIED).value
         if precise >= predicted * trust:
@@ -305,21 +302,21 @@ class PoolState:
         return inc
 
     def _forget(self, inc: Incarnation) -> None:
-        self._index.clear(inc)
+        self._mirror.forget(inc)
         self._predicted.forget(inc)
         self._load.forget(inc)
-        self._feeds.pop(inc.endpoint, None)
         self._unconfirmed.pop(inc.endpoint, None)
 
-    def _take(self, record: Record, inc: Incarnation, feed: Feed, now: float) -> None:
+    def _take(self, record: Record, inc: Incarnation, now: float) -> None:
         self._load.writer_seen(inc)
         self.endpoints.heard(record.endpoint)
         if record.status is not None:
-            feed.events = record.status.events
             self.endpoints.set_ready(record.endpoint, record.status.ready, now)
             self._load.report(inc, record.status.report, now)
         if record.blocks is not None:
-            self._take_blocks(record.blocks, inc, feed, now)
+            confirmed = self._mirror.change(record.blocks, inc, most=self._most_blocks(inc, now))
+            for _, request_id in self._unconfirmed.pop(inc.endpoint, ()) if confirmed else ():
+                self._predicted.confirm(request_id, now, 0.0)
         for first in record.first_tokens:
             if self._own(first.decision_id, record.endpoint) is not None:
                 self.first_byte(first.decision_id, now)
@@ -330,32 +327,12 @@ class PoolState:
             else:
                 self._take_done(done, held, now)
 
-    def _take_blocks(self, change: BlockChange, inc: Incarnation, feed: Feed, now: float) -> None:
-        same_size = change.own_block_tokens == self.rules.own_block_tokens
-        if change.scheme != blocks.SCHEME or not same_size:
-            self.counts["blocks-other-scheme"] += 1
-            self._index.clear(inc)
-            feed.incomplete()
-            return
-        if change.removed:
-            self._index.remove(inc, change.removed)
-        if change.stored:
-            self._index.store(inc, change.stored)
-        if self._implausible(inc, now):
-            self.counts["blocks-implausible"] += 1
-            self._index.clear(inc)
-            feed.incomplete()
-        elif (change.stored or change.removed) and feed.complete:
-            for request_id in self._unconfirmed.pop(inc.endpoint, ()):
-                self._predicted.drop(request_id)
-
-    def _implausible(self, inc: Incarnation, now: float) -> bool:
-        """More own blocks than the engine has blocks to complete them with."""
+    def _most_blocks(self, inc: Incarnation, now: float) -> int | None:
+        """Own blocks that the engine can hold: each is completed by another block of the engine."""
         load = self._load.load(inc, now)
         if load.total_blocks is None:
-            return False
-        each = max(1, -(-load.block_tokens // self.rules.own_block_tokens))
-        return self._index.blocks(inc) > load.total_blocks * each
+            return None
+        return load.total_blocks * max(1, -(-load.block_tokens // self.rules.own_block_tokens))
 
     def _own(self, request_id: str, endpoint: EndpointId) -> Charge | None:
         """A decision of ours for this endpoint; a writer has no say in another's requests."""
@@ -384,15 +361,14 @@ class PoolState:
 
     def _status(self, member: Member, now: float) -> EndpointStatus:
         inc = self.endpoints.incarnation(member.id) or Incarnation(member.id, 0)
-        feed = self._feeds.get(member.id)
         return EndpointStatus(
             member=member,
             incarnation=inc,
             ready=self.endpoints.is_ready(member.id, now),
             rung=self.rung(member.id, now),
-            blocks=self._index.blocks(inc),
+            blocks=self._mirror.blocks(inc),
             trust=self._trust.get(member.id, _UNTRIED).value,
-            record_age_s=None if feed is None or feed.last_at is None else now - feed.last_at,
+            record_age_s=self._mirror.age_s(member.id, now),
         )
 
 

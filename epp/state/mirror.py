@@ -1,0 +1,107 @@
+"""What writers have told us of their engines' blocks, and how far it is to be believed."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from epp.framework import EndpointId, Incarnation, Rung
+
+from . import blocks
+from .feed import Feed, Verdict
+from .prefix.index import PrefixIndex
+from .records import BlockChange, Record
+
+
+class Mirror:
+    """The precise index with the state of each endpoint's feed. `counts` is the pool's."""
+
+    def __init__(
+        self,
+        index: PrefixIndex,
+        *,
+        own_block_tokens: int,
+        fresh_s: float,
+        counts: Counter[str],
+    ) -> None:
+        self.own_block_tokens = own_block_tokens
+        self._index = index
+        self._fresh_s = fresh_s
+        self._counts = counts
+        self._feeds: dict[EndpointId, Feed] = {}
+
+    def fresh(self, endpoint: EndpointId, now: float) -> bool:
+        """Its writer spoke lately."""
+        age = self.age_s(endpoint, now)
+        return age is not None and age <= self._fresh_s
+
+    def age_s(self, endpoint: EndpointId, now: float) -> float | None:
+        """Seconds since its writer's last record; None when there was none in this life."""
+        feed = self._feeds.get(endpoint)
+        return None if feed is None or feed.last_at is None else now - feed.last_at
+
+    def rung(self, endpoint: EndpointId, now: float) -> Rung:
+        """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
+        feed = self._feeds.get(endpoint)
+        if feed is not None and feed.complete and feed.events and self.fresh(endpoint, now):
+            return Rung.PRECISE
+        return Rung.PREDICTED
+
+    def silent(self, longer_than_s: float, now: float) -> Iterator[EndpointId]:
+        """Endpoints whose writer spoke once and has been silent for so long."""
+        for endpoint in self._feeds:
+            age = self.age_s(endpoint, now)
+            if age is not None and age > longer_than_s:
+                yield endpoint
+
+    def accept(self, record: Record, inc: Incarnation, now: float) -> bool:
+        """Judge a record by its place in the sequence. False: it is to be ignored altogether.
+
+        Blocks that may be gone without our knowing, or that a full state replaces, are dropped.
+        """
+        feed = self._feeds.setdefault(inc.endpoint, Feed())
+        verdict = feed.on(record, now)
+        if verdict is not Verdict.NEXT:
+            self._counts[f"feed-{verdict}"] += 1
+        if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
+            return False
+        if verdict is Verdict.GAP or verdict is Verdict.RESET:
+            self._index.clear(inc)
+        if record.status is not None:
+            feed.events = record.status.events
+        return True
+
+    def change(self, change: BlockChange, inc: Incarnation, *, most: int | None) -> bool:
+        """Apply accepted block changes. `most`: own blocks that the engine can hold, if known.
+
+        True when something changed and all of the engine's blocks are known.
+        """
+        feed = self._feeds[inc.endpoint]
+        if change.scheme != blocks.SCHEME or change.own_block_tokens != self.own_block_tokens:
+            self._disbelieve(feed, inc, "blocks-other-scheme")
+            return False
+        if change.removed:
+            self._index.remove(inc, change.removed)
+        if change.stored:
+            self._index.store(inc, change.stored)
+        if most is not None and self._index.blocks(inc) > most:
+            self._disbelieve(feed, inc, "blocks-implausible")
+            return False
+        return bool(change.stored or change.removed) and feed.complete
+
+    def lookup(self, keys: Sequence[int], lives: Sequence[Incarnation]) -> dict[Incarnation, int]:
+        return self._index.lookup(keys, lives)
+
+    def blocks(self, inc: Incarnation) -> int:
+        return self._index.blocks(inc)
+
+    def forget(self, inc: Incarnation) -> None:
+        """That life is over."""
+        self._index.clear(inc)
+        self._feeds.pop(inc.endpoint, None)
+
+    def sweep(self, budget: int) -> None:
+        self._index.sweep(budget)
+
+    def _disbelieve(self, feed: Feed, inc: Incarnation, why: str) -> None:
+        self._counts[why] += 1
+        self._index.clear(inc)
+        feed.incomplete()

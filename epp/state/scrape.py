@@ -1,0 +1,142 @@
+"""Read the metrics pages of engines whose sidecar is absent or silent; a shell of `PoolState`.
+
+Each endpoint has a loop of its own, so that a slow page delays nobody else's (fault B07). A scrape
+is cut off before the next one is due, a page is read no further than its limit, and two scrapes of
+one endpoint never overlap. Failures are counted; only a refused connection takes an endpoint out.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+
+from epp.framework import EndpointId
+
+from .metrics_page import MAX_PAGE_BYTES, EngineMetrics, PageError, parse_page
+
+_LEAVE_LOOP_BYTES = 256 << 10
+"""Larger pages are parsed in a thread."""
+
+
+class ScrapedState(Protocol):
+    """What the scraper needs of `PoolState`."""
+
+    def scrape_targets(self, now: float, /) -> Iterable[tuple[EndpointId, str]]: ...
+    def scraped(self, endpoint: EndpointId, page: EngineMetrics, now: float, /) -> None: ...
+    def scrape_failed(self, endpoint: EndpointId, now: float, /, *, refused: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeSettings:
+    interval_s: float = 0.25
+    timeout_s: float = 0.2
+    """Shorter than the interval, so that scrapes of one endpoint never overlap."""
+    jitter: float = 0.1
+    """Share of the interval by which a wait varies, so that loops do not march in step."""
+    max_bytes: int = MAX_PAGE_BYTES
+    max_endpoints: int = 1024
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < self.interval_s * (1 - self.jitter):
+            raise ValueError("a scrape's timeout must be shorter than the interval less its jitter")
+
+
+class Scraper:
+    """`run` until cancelled. `counts` has pages, refusals, timeouts and other faults."""
+
+    def __init__(
+        self,
+        state: ScrapedState,
+        *,
+        settings: ScrapeSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.settings = settings or ScrapeSettings()
+        self.counts: Counter[str] = Counter()
+        self._state = state
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._loops: dict[tuple[EndpointId, str], asyncio.Task[None]] = {}
+
+    @property
+    def active(self) -> int:
+        """Endpoints that are scraped just now."""
+        return len(self._loops)
+
+    async def run(self) -> None:
+        settings = self.settings
+        connector = aiohttp.TCPConnector(limit=0, limit_per_host=2, keepalive_timeout=10)
+        timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
+        async with (
+            aiohttp.ClientSession(
+                connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            ) as session,
+            asyncio.TaskGroup() as tasks,
+        ):
+            while True:
+                self._follow(session, tasks)
+                await asyncio.sleep(settings.interval_s)
+
+    def _follow(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """One loop for each target, none for anybody else."""
+        wanted = list(self._state.scrape_targets(self._clock()))
+        if len(wanted) > self.settings.max_endpoints:
+            self.counts["not-scraped"] += len(wanted) - self.settings.max_endpoints
+            wanted = wanted[: self.settings.max_endpoints]
+        for key in self._loops.keys() - set(wanted):
+            self._loops.pop(key).cancel()
+        for key in wanted:
+            if key not in self._loops:
+                self._loops[key] = tasks.create_task(self._loop(session, *key))
+
+    async def _loop(self, session: aiohttp.ClientSession, endpoint: EndpointId, url: str) -> None:
+        settings = self.settings
+        while True:
+            began = self._clock()
+            await self._scrape(session, endpoint, url)
+            every = settings.interval_s * (1 + settings.jitter * self._rng.uniform(-1, 1))
+            await asyncio.sleep(max(0.0, began + every - self._clock()))
+
+    async def _scrape(self, session: aiohttp.ClientSession, endpoint: EndpointId, url: str) -> None:
+        try:
+            async with session.get(url, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    self._failed(endpoint, "status")
+                    return
+                text = await self._body(answer)
+            if len(text) > _LEAVE_LOOP_BYTES:
+                page = await asyncio.to_thread(parse_page, text, self.settings.max_bytes)
+            else:
+                page = parse_page(text, self.settings.max_bytes)
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            self._failed(endpoint, "refused" if refused else "unreachable", refused=refused)
+        except TimeoutError:
+            self._failed(endpoint, "timeout")
+        except PageError:
+            self._failed(endpoint, "too-large")
+        except (aiohttp.ClientError, OSError, ValueError):
+            self._failed(endpoint, "broken")
+        else:
+            self.counts["pages"] += 1
+            self._state.scraped(endpoint, page, self._clock())
+
+    async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in answer.content.iter_any():
+            size += len(piece)
+            if size > self.settings.max_bytes:
+                raise PageError(f"metrics page of more than {self.settings.max_bytes} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _failed(self, endpoint: EndpointId, why: str, *, refused: bool = False) -> None:
+        self.counts[why] += 1
+        self._state.scrape_failed(endpoint, self._clock(), refused=refused)
