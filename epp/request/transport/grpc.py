@@ -65,6 +65,12 @@ class StreamCounts:
     faults: int = 0
     """Exceptions of our own code."""
 
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def abort(self, code: Code) -> None:
+        self.aborted[code.name] = self.aborted.get(code.name, 0) + 1
+
 
 @asynccontextmanager
 async def serve(
@@ -164,13 +170,9 @@ class ExtProcServer:
             self.counts.live -= 1
             stream.closed()
             conversation.let_go()
-        if isinstance(ending, Finish):
-            if ending.refused:
-                self.counts.refused[ending.refused] = self.counts.refused.get(ending.refused, 0) + 1
-        else:
-            name = ending.code.name
-            self.counts.aborted[name] = self.counts.aborted.get(name, 0) + 1
-            await context.abort(grpc.StatusCode[name], ending.message)
+        if isinstance(ending, Abort):
+            self.counts.abort(ending.code)
+            await context.abort(grpc.StatusCode[ending.code.name], ending.message)
 
     async def _decide(self, arrival: Arrival) -> Outcome | Abort:
         """Never raises: this is the edge of the director's task (A18)."""
@@ -262,6 +264,9 @@ class _Conversation:
     async def _perform(
         self, actions: Sequence[Action], tasks: asyncio.TaskGroup
     ) -> Finish | Abort | None:
+        if actions and isinstance(actions[-1], Finish) and actions[-1].refused:
+            # Counted before it is sent: gateways cut the stream as soon as they have a refusal.
+            self._counts.refuse(actions[-1].refused)
         for action in actions:
             if isinstance(action, Send):
                 await self._context.write(action.data)
