@@ -13,15 +13,20 @@ Parameters:
   plain min-max would make it all. 1 gives plain min-max.
 - `maxRange` (none; at least `minRange`): an upper bound of the same number. Without it one
   overloaded endpoint makes all differences among the others vanish (fault B12).
+- `runningWeight` (0; 0 to 1): how much a request that is being answered counts beside one that
+  waits. Distances between running requests are measured against the emptiest's, or `minRange`
+  where that is more: ten more are much beside none and little beside a hundred.
 
-Formula: `1 - min(1, (queue - min) / clamp(max - min, minRange, maxRange))`; all equal gives 1.
-With `minRange: 1` that is min-max as in the Gateway API Inference Extension: 10/5/0 gives 0/0.5/1.
+Formula: `1 - min(1, (queue - min) / clamp(max - min, minRange, maxRange)
++ runningWeight * (running - min) / max(min, minRange))`; all equal gives 1. With `minRange: 1` that
+is min-max as in the Gateway API Inference Extension: 10/5/0 gives 0/0.5/1.
 
 ```yaml
 - type: queue-scorer
   parameters:
     minRange: 8
     maxRange: 8
+    runningWeight: 0.5
 ```
 """
 
@@ -35,23 +40,42 @@ from epp.framework import Endpoint, Load, Request
 class Queue:
     min_range: float = 8.0
     max_range: float | None = None
+    running_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.min_range < float("inf"):
             raise ValueError("minRange must be a finite number of at least 1")
         if self.max_range is not None and not self.min_range <= self.max_range < float("inf"):
             raise ValueError("maxRange must be finite and at least minRange")
+        if not 0.0 <= self.running_weight <= 1.0:
+            raise ValueError("runningWeight must lie between 0 and 1")
 
     def score(self, _: Request, endpoints: Sequence[Endpoint], /) -> list[float]:
-        depths = _depths([endpoint.load for endpoint in endpoints])
+        loads = [endpoint.load for endpoint in endpoints]
+        depths = _depths(loads)
         known = [depth for depth in depths if depth is not None]
         if not known:
-            return [0.0] * len(endpoints)
+            return [0.0] * len(loads)
         least = min(known)
         span = max(float(max(known) - least), self.min_range)
         if self.max_range is not None:
             span = min(span, self.max_range)
-        return [0.0 if d is None else 1.0 - min(1.0, (d - least) / span) for d in depths]
+        return [
+            0.0 if depth is None else 1.0 - min(1.0, (depth - least) / span + running)
+            for depth, running in zip(depths, self._running(loads), strict=True)
+        ]
+
+    def _running(self, loads: Sequence[Load]) -> list[float]:
+        """What the running requests of each candidate cost."""
+        if self.running_weight == 0.0:
+            return [0.0] * len(loads)
+        counts = [
+            max(load.running or 0, load.reserved_requests - load.reserved_pending, 0)
+            for load in loads
+        ]
+        least = min(counts)
+        each = self.running_weight / max(float(least), self.min_range)
+        return [each * (count - least) for count in counts]
 
 
 def _depths(loads: Sequence[Load]) -> list[int | None]:

@@ -1,10 +1,11 @@
 """The profiles that stand without a configuration, and the live switch between modes.
 
-The default profile weighs four things on one scale. A queue of 8 requests more than the emptiest
+The default profile weighs everything on one scale. A queue of 8 requests more than the emptiest
 candidate's costs 3, which nothing else can outweigh alone: a short cached prefix (worth 1) is left
-for an idle endpoint at 3 requests more, a long one (worth 2) at 6. Of 40 equal requests at once on
-4 equal endpoints none gets more than 14, with or without a warm endpoint. Ranges are absolute, so
-that one overloaded endpoint changes nothing among the others (fault B12).
+for an idle endpoint at 3 requests more, a long one (worth 2) at 6. Running requests count in part:
+without them a warm endpoint that answers quickly would take a whole burst of equal requests, since
+none of them ever waits there. Of 40 at once on 4 equal endpoints none gets more than 14. Ranges
+are absolute, so that one overloaded endpoint changes nothing among the others (fault B12).
 """
 
 from enum import StrEnum
@@ -56,7 +57,7 @@ def load_only_profile() -> Profile:
 
 def _load_scorers() -> tuple[Weighted, ...]:
     return (
-        _weighted("queue-scorer", 3.0, minRange=8, maxRange=8),
+        _weighted("queue-scorer", 3.0, minRange=8, maxRange=8, runningWeight=0.6),
         _weighted("token-load-scorer", 1.0, queueThresholdTokens=65_536),
         _weighted("decode-load-scorer", 1.0),
         _weighted("kv-cache-utilization-scorer", 1.0),

@@ -61,6 +61,16 @@ def test_an_overloaded_endpoint_does_not_flatten_the_others() -> None:
     assert _scores("queue-scorer", _waiting(200, 4, 0), maxRange=8) == [0.0, 0.5, 1.0]
 
 
+def test_running_requests_count_in_part_and_less_where_everybody_has_many() -> None:
+    idle = _pool(Load(waiting=0, running=8), Load(waiting=0, running=0))
+    assert _scores("queue-scorer", idle) == [1.0, 1.0]
+    assert _scores("queue-scorer", idle, runningWeight=0.5) == [0.5, 1.0]
+    busy = _pool(Load(waiting=0, running=88), Load(waiting=0, running=80))
+    assert _scores("queue-scorer", busy, runningWeight=0.5) == [0.95, 1.0]
+    ours = _pool(Load(waiting=0, reserved_requests=9, reserved_pending=1), Load(waiting=0))
+    assert _scores("queue-scorer", ours, runningWeight=0.5) == [0.375, 1.0]
+
+
 def test_an_unknown_queue_scores_zero_beside_a_known_one() -> None:
     assert _scores("queue-scorer", _waiting(None, 100, 0)) == [0.0, 0.0, 1.0]
 
@@ -124,6 +134,7 @@ def test_token_load_counts_pending_tokens_and_this_request() -> None:
         ("queue-scorer", {"minRange": float("nan")}),
         ("queue-scorer", {"minRange": 8, "maxRange": 4}),
         ("queue-scorer", {"maxRange": float("inf")}),
+        ("queue-scorer", {"runningWeight": 2}),
         ("prefix-cache-scorer", {"matchLengthWeight": 1.5}),
         ("prefix-cache-scorer", {"matchLengthWeight": float("nan")}),
         ("prefix-cache-scorer", {"matchLengthScaleTokens": 0}),
