@@ -9,8 +9,8 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 
 import structlog
 from aiohttp import web
@@ -50,32 +50,32 @@ async def run(
     gets the running sidecar. Raises OSError when a port is taken, ConfigError for a bad store URL.
     """
     sidecar = Sidecar(settings)
-    async with sidecar.running():
-        if started is not None:
-            started.set_result(sidecar)
-        if stop is not None:
-            await stop.wait()
-            await sidecar.drain()
-        else:
-            await _until_signalled(sidecar)
+    asked, insisted = stop or asyncio.Event(), asyncio.Event()
+    # Before anything listens: a signal in the first moments is a polite one, too.
+    with nullcontext() if stop is not None else _signals(asked, insisted):
+        async with sidecar.running():
+            if started is not None:
+                started.set_result(sidecar)
+            await asked.wait()
+            async with asyncio.TaskGroup() as tg:
+                draining = tg.create_task(sidecar.drain())
+                hurrying = tg.create_task(insisted.wait())
+                await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+                draining.cancel()
+                hurrying.cancel()
 
 
-async def _until_signalled(sidecar: "Sidecar") -> None:
+@contextmanager
+def _signals(asked: asyncio.Event, insisted: asyncio.Event) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks, the next one insists."""
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    asked, insisted = asyncio.Event(), asyncio.Event()
-    for number in signals:
-        loop.add_signal_handler(number, lambda: insisted.set() if asked.is_set() else asked.set())
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, lambda: (insisted if asked.is_set() else asked).set())
     try:
-        await asked.wait()
-        async with asyncio.TaskGroup() as tg:
-            draining = tg.create_task(sidecar.drain())
-            hurrying = tg.create_task(insisted.wait())
-            await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-            draining.cancel()
-            hurrying.cancel()
+        yield
     finally:
-        for number in signals:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
