@@ -208,9 +208,10 @@ class Engine:
         hits = self.pool.lookup(sequence.hashes[: (len(sequence.tokens) - 1) // size])
         cached = len(hits) * size
         count = min(len(sequence.tokens) - cached, budget)
-        fresh = -(-(cached + count) // size) - len(hits)
-        if not self.pool.can_take(fresh, hits):
+        # It starts when all of it fits, or its own later chunks would push others out.
+        if not self.pool.can_take(-(-len(sequence.tokens) // size) - len(hits), hits):
             return 0
+        fresh = -(-(cached + count) // size) - len(hits)
         self.pool.hold(hits)
         sequence.blocks = [*hits, *self.pool.allocate(fresh)]
         sequence.computed, sequence.indexed = cached, len(hits)

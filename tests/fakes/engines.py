@@ -1,0 +1,89 @@
+"""Simulated engines for tests: quick, on free ports, with a tap on their KV events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from epp.sim.kv import AllBlocksCleared, BlockRemoved, BlockStored
+from epp.sim.server import EngineServer, EngineSettings
+from tests.timing import scaled
+
+JOIN_S = 0.2
+"""A subscription needs a moment to reach a PUB socket; what was sent before is lost."""
+
+
+def quick_settings(**changes: Any) -> EngineSettings:
+    """An engine that answers within milliseconds, on free ports."""
+    defaults: dict[str, Any] = {
+        "port": 0,
+        "kv_events": "tcp://127.0.0.1:0",
+        "decode_step_s": 0.001,
+        "prefill_tokens_per_s": 1e6,
+        "grace_s": 0.1,
+    }
+    return EngineSettings(**{**defaults, **changes})
+
+
+@asynccontextmanager
+async def running_engine(**changes: Any) -> AsyncIterator[EngineServer]:
+    """A quick engine; changes are fields of its settings."""
+    async with EngineServer(quick_settings(**changes)) as server:
+        yield server
+
+
+async def eventually(holds: Callable[[], bool], within_s: float = 2.0) -> None:
+    """Wait until something holds; fails when it does not in time."""
+    for _ in range(int(scaled(within_s) / 0.01)):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of one message as a reader decodes it."""
+
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int | None
+
+
+class EventTap:
+    """Reads the KV events of one engine."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.subscribe(b"")
+        self._socket.connect(endpoint)
+
+    async def __aenter__(self) -> "EventTap":
+        await asyncio.sleep(JOIN_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._socket.close()
+        self._context.term()
+
+    async def frames(self) -> list[bytes]:
+        """The next message as it is on the wire."""
+        async with asyncio.timeout(5):
+            return list(await self._socket.recv_multipart())
+
+    async def next(self) -> tuple[int, Message]:
+        """Sequence number and decoded payload of the next message."""
+        _, sequence, payload = await self.frames()
+        return int.from_bytes(sequence, "big"), msgspec.msgpack.decode(payload, type=Message)
+
+    async def waiting(self) -> list[tuple[int, Message]]:
+        """Messages that are already on their way."""
+        messages = []
+        while await self._socket.poll(100):
+            messages.append(await self.next())
+        return messages
