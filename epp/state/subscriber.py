@@ -19,7 +19,9 @@ from .events import MAX_PAYLOAD, DecodeError, Frame, split_frames
 MAX_QUEUE = 10_000
 """Messages; vLLM's own publisher holds 100,000."""
 HARD_LIMIT = 4
-"""Messages of this many times `max_message` are not even read: ZMQ drops the connection."""
+"""Where strangers may connect (`bind`), a message of this many times `max_message` isn't even
+read: ZMQ cuts that connection. A socket that connects must not say so: ZMQ would cut the connection
+and never try again, and the index would freeze in silence."""
 BREATH = 64
 """Frames after which other tasks get their turn, however many are waiting."""
 
@@ -70,10 +72,11 @@ class EventSubscriber:
         socket = self._socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, self._max_queue)
-        socket.setsockopt(zmq.MAXMSGSIZE, HARD_LIMIT * self._max_message)
+        if self._bind:
+            socket.setsockopt(zmq.MAXMSGSIZE, HARD_LIMIT * self._max_message)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.IPV6, int("::" in self._endpoint or "[" in self._endpoint))
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         try:
             if self._bind:
