@@ -1,0 +1,264 @@
+"""Composition root of `epp serve`: builds the parts, owns the TaskGroup and the order of shutdown.
+
+Start: membership first (a bad file stops us with its line and column), then the ports, then
+readiness. Stop: readiness goes first, live streams finish up to the drain time, then the tasks end.
+"""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import structlog
+import uvloop
+
+from epp.config.serve import ServeSettings
+from epp.control import files
+from epp.errors import EppError
+from epp.framework import PoolId
+from epp.observe.health import Health, serve_health
+from epp.request.director import PickDirector, PickSettings
+from epp.request.offload import Offload
+from epp.request.profiles import ModeSwitch, default_profile, load_only_profile
+from epp.request.tokenizer import EngineTokenizer
+from epp.request.tokens import Spawn, Tokens
+from epp.request.transport import grpc as transport
+from epp.request.transport import tls
+from epp.state.endpoints import Endpoints
+from epp.state.load import LoadBook
+from epp.state.pool import PoolState
+from epp.state.prefix.index import PrefixIndex
+from epp.state.prefix.predicted import PredictedIndex
+from epp.state.scrape import Scraper
+from epp.state.store import Reader
+from epp.state.store.memory import StateServer
+from epp.state.store.redis import RedisReader
+
+TICK_S = 0.1
+APPLY_AT_ONCE = 64
+"""Records applied before other tasks get their turn (fault A20)."""
+INDEX_BLOCKS = 1_000_000
+"""Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
+PREDICTED_BLOCKS = 500_000
+PREDICTED_TTL_S = 300.0
+
+log = structlog.get_logger(__name__)
+clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports that were bound; tests ask for port 0."""
+
+    grpc: int
+    health: int
+    metrics: int
+    admin: int
+    state: int | None
+
+
+class Picker:
+    """The parts of one replica that live as long as the process does."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.pool_id = PoolId(settings.pool_name)
+        self.pool = PoolState(
+            self.pool_id,
+            Endpoints(),
+            PrefixIndex(INDEX_BLOCKS),
+            PredictedIndex(PREDICTED_BLOCKS, PREDICTED_TTL_S),
+            LoadBook(),
+        )
+        self.switch = ModeSwitch(settings.mode)
+        self.scraper = Scraper(self.pool)
+        self.health = Health()
+        self.reader = self._reader()
+        self._rng = random.Random()
+
+    def load_members(self) -> None:
+        """Read the endpoints file for the first time. Raises ConfigError."""
+        path = self.settings.endpoints_file
+        members = files.load_endpoints(path, self.pool_id, warn=_warn_file)
+        self.pool.replace(members, clock())
+        log.info("pool loaded", pool=self.pool_id, endpoints=len(members))
+
+    def director(
+        self, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
+    ) -> PickDirector:
+        deadline_s = self.settings.decision_deadline_s
+        exact = self.settings.tokenizer == "engine"
+        return PickDirector(
+            pool=self.pool,
+            tokens=Tokens(
+                tokenizer=EngineTokenizer(session, self._someone) if exact else None,
+                spawn=spawn,
+                offload=offload,
+                clock=clock,
+            ),
+            offload=offload,
+            switch=self.switch,
+            profile=default_profile(),
+            load_only=load_only_profile(),
+            chance=self._rng,
+            clock=clock,
+            settings=PickSettings(
+                deadline_s=deadline_s,
+                tokens_s=deadline_s / 2,
+                destinations=self.settings.max_endpoints,
+            ),
+        )
+
+    def _someone(self) -> str | None:
+        """A ready endpoint, another one each time."""
+        ready = self.pool.ready(clock())
+        return self._rng.choice(ready).address if ready else None
+
+    def _reader(self) -> Reader:
+        settings = self.settings
+        if settings.store == "redis":
+            assert settings.redis_url is not None
+            return RedisReader(settings.redis_url, self.pool_id)
+        return StateServer(
+            settings.state_host,
+            settings.state_port,
+            token=settings.state_token(),
+            is_member=lambda endpoint: endpoint in self.pool.endpoints,
+        )
+
+    # Tasks; each runs until it is cancelled
+
+    async def follow_file(self) -> None:
+        """Keep membership as the file says; a bad file keeps the last good list."""
+        watched = files.watch(
+            self.settings.endpoints_file,
+            self.pool_id,
+            on_error=lambda error: log.error("endpoints file ignored", error=str(error)),
+            warn=_warn_file,
+        )
+        async for members in watched:
+            changes = self.pool.replace(members, clock())
+            if changes:
+                log.info(
+                    "pool changed",
+                    added=len(changes.added),
+                    removed=len(changes.removed),
+                    changed=len(changes.changed),
+                )
+
+    async def follow_log(self) -> None:
+        """Apply what writers append."""
+        async for batch in self.reader.records():
+            for number, record in enumerate(batch.records, start=1):
+                self.pool.apply(record, clock())
+                if number % APPLY_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    async def tick(self) -> None:
+        while True:
+            self.pool.tick(clock())
+            await asyncio.sleep(TICK_S)
+
+
+async def serve(
+    settings: ServeSettings,
+    *,
+    started: Callable[[Ports], None] = lambda _: None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`. Raises EppError when it cannot start."""
+    stop = stop or asyncio.Event()
+    picker = Picker(settings)
+    picker.load_members()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with _parts(picker) as (shell, ports):
+        picker.health.ready = True
+        log.info("serving", **{name: getattr(ports, name) for name in Ports.__slots__})
+        started(ports)
+        await stop.wait()
+        picker.health.ready = False
+        log.info("draining", live_streams=shell.counts.live, limit_s=settings.drain_timeout_s)
+        await shell.drain(settings.drain_timeout_s)
+    log.info("stopped")
+
+
+@asynccontextmanager
+async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer, Ports]]:
+    """Everything that runs, in the order in which it must start; it stops in reverse."""
+    settings = picker.settings
+    credentials = tls.server_credentials(settings.cert_path) if settings.secure_serving else None
+    async with AsyncExitStack() as stack:
+        if isinstance(picker.reader, StateServer):
+            await _listen(picker.reader)
+        stack.push_async_callback(picker.reader.close)
+        offload = stack.enter_context(Offload())
+        session = await stack.enter_async_context(_session())
+        tasks = await stack.enter_async_context(_tasks())
+        director = picker.director(session, offload, tasks.create_task)
+        shell = await stack.enter_async_context(
+            transport.serve(
+                director,
+                host=settings.host,
+                port=settings.grpc_port,
+                credentials=credentials,
+                limits=transport.TransportLimits(
+                    max_request_bytes=settings.max_request_bytes,
+                    max_total_bytes=settings.max_total_bytes,
+                ),
+                handlers=[picker.health.handler()],
+            )
+        )
+        health = await stack.enter_async_context(
+            serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
+        )
+        for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
+            tasks.create_task(work())
+        state = picker.reader.port if isinstance(picker.reader, StateServer) else None
+        yield shell, Ports(grpc=shell.port, health=health, metrics=0, admin=0, state=state)
+
+
+class _Over(Exception):  # noqa: N818 - not an error: ends the group from inside
+    """The application stops."""
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that ends with its context: what still runs then is cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+            raise _Over
+    except* _Over:
+        pass
+
+
+def _session() -> aiohttp.ClientSession:
+    """For `/tokenize`: no cookies, no redirects, no limit but the callers' own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=4),
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def _listen(server: StateServer) -> None:
+    try:
+        await server.start()
+    except OSError as error:
+        raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
+
+
+def _warn_file(sentence: str) -> None:
+    log.warning("endpoints file", warning=sentence)
+
+
+def run(settings: ServeSettings) -> None:
+    """`serve` in an event loop of its own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings))
