@@ -118,6 +118,10 @@ class Tokens:
         """Questions to engines that wait for an answer."""
         return len(self._calls)
 
+    @property
+    def cache_bytes(self) -> int:
+        return self.cache.bytes
+
     async def resolve(self, parsed: Parsed, prompt: Prompt, *, wait_s: float) -> Tokenised:
         """Size and keys of a prompt, after at most about `wait_s`. Raises offload.BusyError."""
         if isinstance(prompt, TokenPrompt):

@@ -5,6 +5,7 @@ A body that is not a JSON object with a model is refused. A prompt whose shape w
 is not our business: the request is routed by load and the engine answers for it (fault A10).
 """
 
+import json
 from array import array
 from collections.abc import Sequence
 from sys import byteorder
@@ -32,6 +33,8 @@ _TEMPLATE_FIELDS = (
     "continue_final_message",
     "add_special_tokens",
 )
+
+_NO_MODEL = "the body must be a JSON object with a `model` that is a string and not empty"
 
 _ABSENT = msgspec.Raw(b"null")
 _T = TypeVar("_T")
@@ -87,6 +90,8 @@ _text = msgspec.json.Decoder(str)
 def completions(path: str, body: bytes) -> Parsed:
     """Parse the body of a completion. Raises BadRequest."""
     request = _body(_completion, body)
+    if request is None:
+        return _odd(COMPLETIONS, path, body)
     prompt: Prompt | None = None
     why = ""
     try:
@@ -107,6 +112,8 @@ def completions(path: str, body: bytes) -> Parsed:
 def chat(path: str, body: bytes) -> Parsed:
     """Parse the body of a chat completion. Raises BadRequest."""
     request = _body(_chat, body)
+    if request is None:
+        return _odd(CHAT, path, body)
     prompt: Prompt | None = None
     why = ""
     try:
@@ -124,18 +131,39 @@ def chat(path: str, body: bytes) -> Parsed:
     )
 
 
-def _body(decoder: "msgspec.json.Decoder[_B]", body: bytes) -> _B:
+def _body(decoder: "msgspec.json.Decoder[_B]", body: bytes) -> _B | None:
+    """The members that we need; None for what `_odd` is to judge. Raises BadRequest."""
     try:
         request = decoder.decode(body)
     except msgspec.ValidationError:
-        raise BadRequest("the body must be a JSON object with a string `model`") from None
+        raise BadRequest(_NO_MODEL) from None
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise BadRequest("the body is not valid JSON") from None
+        return None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
     if not request.model:
-        raise BadRequest("`model` must not be empty")
+        raise BadRequest(_NO_MODEL)
     return request
+
+
+def _odd(api: str, path: str, body: bytes) -> Parsed:
+    """JSON that the fast decoder refuses: half of a surrogate pair, which browsers do send.
+
+    It passes unscored, for the engine to judge. Raises BadRequest where it is no JSON at all.
+    """
+    try:
+        decoded = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise BadRequest("the body is not valid JSON") from None
+    model = decoded.get("model") if isinstance(decoded, dict) else None
+    if not isinstance(model, str) or not model:
+        raise BadRequest(_NO_MODEL)
+    printable = model.encode("utf-8", "replace").decode()
+    return Parsed(api=api, path=path, model=printable, unscored="odd text")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def _completion_prompt(request: _Completion) -> Prompt:

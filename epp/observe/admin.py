@@ -1,0 +1,134 @@
+"""The pages of the metrics port and of the admin port.
+
+The admin port shows decisions and endpoints and switches the mode. It asks for no password, so it
+listens on loopback; a switch must come as JSON, which no web page can send across origins unasked.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from epp.framework import Load
+from epp.state.pool import EndpointStatus, PoolState
+
+from .explain import MAX_DECISIONS, Explain
+from .metrics import Metrics
+
+DEFAULT_DECISIONS = 50
+MAX_BODY_BYTES = 4096
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Switch(Protocol):
+    """The live mode; see `epp.request.profiles.ModeSwitch`."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def modes(self) -> tuple[str, ...]: ...
+    def switch(self, mode: str) -> None:
+        """Raises ValueError for a word that is not a mode."""
+
+
+class _Change(msgspec.Struct):
+    mode: str
+
+
+def metrics_app(metrics: Metrics, *, clock: Callable[[], float]) -> web.Application:
+    """`/metrics` and `/healthz`."""
+
+    async def page(_: web.Request) -> web.Response:
+        metrics.refresh(clock())
+        text = await asyncio.to_thread(metrics.text)
+        return web.Response(body=text, headers={"content-type": TEXT_FORMAT})
+
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_get("/metrics", page)
+    app.router.add_get("/healthz", _alive)
+    return app
+
+
+def admin_app(
+    *, explain: Explain, pool: PoolState, switch: Switch, clock: Callable[[], float]
+) -> web.Application:
+    """`/debug/decisions`, `/debug/endpoints`, `/debug/mode` and `/healthz`."""
+
+    async def decisions(request: web.Request) -> web.Response:
+        limit = _limit(request.query.get("limit"))
+        found = explain.last(limit, request.query.get("request_id"))
+        return _json({"decisions": found})
+
+    async def endpoints(_: web.Request) -> web.Response:
+        now = clock()
+        loads = {endpoint.id: endpoint.load for endpoint in pool.ready(now)}
+        members = pool.overview(now)
+        return _json({"endpoints": [_endpoint(one, loads.get(one.member.id)) for one in members]})
+
+    async def mode(_: web.Request) -> web.Response:
+        return _json({"mode": str(switch.mode), "modes": [str(name) for name in switch.modes]})
+
+    async def change(request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            raise web.HTTPUnsupportedMediaType(text="send application/json\n")
+        try:
+            switch.switch(msgspec.json.decode(await request.read(), type=_Change).mode)
+        except (msgspec.MsgspecError, ValueError):
+            known = ", ".join(str(name) for name in switch.modes)
+            raise web.HTTPBadRequest(text=f'send {{"mode": …}} with one of: {known}\n') from None
+        return await mode(request)
+
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_get("/debug/decisions", decisions)
+    app.router.add_get("/debug/endpoints", endpoints)
+    app.router.add_get("/debug/mode", mode)
+    app.router.add_post("/debug/mode", change)
+    app.router.add_get("/healthz", _alive)
+    return app
+
+
+@asynccontextmanager
+async def serve(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Listen until the block ends; gives the port, which 0 leaves to the system. Raises OSError."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+async def _alive(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_DECISIONS
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_DECISIONS:
+        raise web.HTTPBadRequest(text=f"limit is a number from 1 to {MAX_DECISIONS}\n")
+    return int(text)
+
+
+def _endpoint(status: EndpointStatus, load: Load | None) -> dict[str, Any]:
+    member = status.member
+    return {
+        "endpoint": str(member.id),
+        "address": member.address,
+        "role": str(member.role),
+        "start_ms": status.incarnation.start_ms,
+        "ready": status.ready,
+        "rung": status.rung.name.lower(),
+        "blocks": status.blocks,
+        "trust": round(status.trust, 4),
+        "record_age_s": status.record_age_s,
+        "load": None if load is None else msgspec.to_builtins(load),
+    }
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,206 @@
+"""Every metric of the picker by name: kind, labels, help. The code and docs/metrics.md follow it.
+
+Names under `llm_d_epp_` are the reference's, so that its dashboards work; names under `epp_` are
+ours. What only the sidecar can measure (TTFT, tokens of answers) is not here: a number that we
+cannot know is absent, not 0.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric."""
+
+    name: str
+    """As exposed; counters end in `_total`."""
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    buckets: tuple[float, ...] = ()
+
+
+BASE = ("model_name", "target_model_name", "fairness_id", "priority")
+"""Labels of the reference's request metrics. The model is the client's word: at most 1000 different
+ones, then `other`. Rewrites, fairness and priorities do not exist yet and have one value each."""
+
+_SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+FAMILIES = (
+    Family("llm_d_epp_request_total", _C, BASE, "Requests that were routed."),
+    Family(
+        "llm_d_epp_request_error_total",
+        _C,
+        (*BASE, "error_code"),
+        "Answers of engines with an error status, and requests refused by the picker itself.",
+    ),
+    Family(
+        "llm_d_epp_scheduler_e2e_duration_seconds",
+        _H,
+        (),
+        "Time from a request's arrival to its decision, tokenizing included.",
+        _SCHEDULER,
+    ),
+    Family("llm_d_epp_ready_endpoints", _G, ("name",), "Ready endpoints of the pool."),
+    Family(
+        "llm_d_epp_average_queue_size",
+        _G,
+        ("name",),
+        "Mean of waiting requests over the ready endpoints that report them.",
+    ),
+    Family(
+        "llm_d_epp_average_running_requests",
+        _G,
+        ("name",),
+        "Mean of running requests over the ready endpoints that report them.",
+    ),
+    Family(
+        "llm_d_epp_average_kv_cache_utilization",
+        _G,
+        ("name",),
+        "Mean KV cache use, 0 to 1, over the ready endpoints that report it.",
+    ),
+    Family(
+        "llm_d_epp_per_endpoint_queue_size",
+        _G,
+        ("name", "model_server_endpoint"),
+        "Waiting requests as the endpoint reports them; absent when not known.",
+    ),
+    Family(
+        "llm_d_epp_extproc_streams_inflight", _G, (), "Streams of the gateway that are open now."
+    ),
+    Family(
+        "llm_d_epp_extproc_streams_total",
+        _C,
+        ("code",),
+        "Streams that ended, by gRPC status: OK, or why we aborted.",
+    ),
+    Family("llm_d_epp_info", _G, ("version",), "Always 1; the version is the label."),
+    Family(
+        "epp_decisions_total",
+        _C,
+        ("rung", "why"),
+        "Decisions by the step of the ladder they stood on (precise, predicted, load_only, "
+        "any_ready) and why no higher: ok, unscored (no prompt to score), late, failed, mode.",
+    ),
+    Family("epp_refusals_total", _C, ("reason",), "Requests answered by the picker itself."),
+    Family(
+        "epp_step_failures_total",
+        _C,
+        ("step",),
+        "Steps of a decision that raised; the decision went on one rung lower.",
+    ),
+    Family(
+        "epp_served_elsewhere_total",
+        _C,
+        (),
+        "Answers that the gateway took from another endpoint than the first one named.",
+    ),
+    Family(
+        "epp_predicted_cached_tokens_total",
+        _C,
+        (),
+        "Prompt tokens that decisions expected to be cached, of requests whose engine told.",
+    ),
+    Family(
+        "epp_actual_cached_tokens_total",
+        _C,
+        (),
+        "Prompt tokens that the engines found cached, of the same requests.",
+    ),
+    Family("epp_mode", _G, ("mode",), "1 for the mode in force, 0 for the others."),
+    Family("epp_endpoint_decisions_total", _C, ("endpoint",), "Decisions for this member."),
+    Family("epp_endpoint_ready", _G, ("endpoint",), "1 when the member takes requests."),
+    Family(
+        "epp_endpoint_rung",
+        _G,
+        ("endpoint",),
+        "Step of the ladder its state allows: 0 precise, 1 predicted.",
+    ),
+    Family("epp_endpoint_blocks", _G, ("endpoint",), "Own blocks that its KV events showed."),
+    Family(
+        "epp_endpoint_trust",
+        _G,
+        ("endpoint",),
+        "Share of predicted tokens that turned out to be cached, 0 to 1.",
+    ),
+    Family(
+        "epp_endpoint_record_age_seconds",
+        _G,
+        ("endpoint",),
+        "Age of the last record of its writer; absent before the first.",
+    ),
+    Family(
+        "epp_endpoint_load_age_seconds",
+        _G,
+        ("endpoint",),
+        "Age of its last load report; absent when there is none.",
+    ),
+    Family(
+        "epp_endpoint_reserved_requests",
+        _G,
+        ("endpoint",),
+        "Requests that we sent there and that have not ended.",
+    ),
+    Family(
+        "epp_endpoint_reserved_prefill_tokens",
+        _G,
+        ("endpoint",),
+        "Uncached prompt tokens of those whose first token was not seen.",
+    ),
+    Family(
+        "epp_state_events_total",
+        _C,
+        ("event",),
+        "What the state path refused or repaired, by a fixed set of words.",
+    ),
+    Family(
+        "epp_stream_events_total",
+        _C,
+        ("event",),
+        "What became of the gateway's streams: started, routed, late (nobody waited any more), "
+        "backstop (a decision broke the hard deadline), fault (our own exceptions).",
+    ),
+    Family(
+        "epp_token_lookups_total",
+        _C,
+        ("how",),
+        "Prompts by where their tokens came from, or why they were estimated.",
+    ),
+    Family("epp_token_calls_inflight", _G, (), "Questions to engines' tokenizers under way."),
+    Family("epp_token_cache_bytes", _G, (), "Memory of cached block keys."),
+    Family("epp_offload_pending", _G, (), "Long computations that wait or run off the loop."),
+    Family(
+        "epp_offload_refused_total",
+        _C,
+        (),
+        "Long computations refused because too many waited; the decision did without.",
+    ),
+)
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def page() -> str:
+    """The text of docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Exposed on the metrics port (9090, `/metrics`). Generated from"
+        " `epp/observe/catalogue.py`; a test keeps both equal.",
+        "",
+        "| name | kind | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
+        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,278 @@
+"""The picker's numbers as Prometheus metrics.
+
+Counters of decisions are kept here as they happen. What the other rooms count is read when the
+page is asked for: `refresh` copies it on the event loop, and the text is made from that copy in a
+thread, so that a scrape neither races with the state path nor holds up requests.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from epp.errors import Refusal
+from epp.framework import Decision, Endpoint, EndpointId, Request
+from epp.state.pool import PoolState
+from epp.state.records import Done
+
+from .catalogue import BY_NAME, Kind
+
+MAX_MODELS = 1000
+"""Different client-given labels; later ones are `other` (reference's bound)."""
+MAX_LABEL_CHARS = 128
+"""A longer client-given label, or one with unprintable characters, is `other`."""
+OTHER = "other"
+
+_REQUESTS = ("", "default-flow", "0")
+"""target_model_name, fairness_id and priority, until there are more than one of each."""
+
+
+class StreamNumbers(Protocol):
+    """What the transport counts; see `epp.request.transport.grpc.StreamCounts`."""
+
+    started: int
+    live: int
+    routed: int
+    late: int
+    backstops: int
+    faults: int
+    aborted: dict[str, int]
+
+
+class TokenNumbers(Protocol):
+    """What tokenizing counts; see `epp.request.tokens.Tokens`."""
+
+    counts: Tally[str]
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def cache_bytes(self) -> int: ...
+
+
+class OffloadNumbers(Protocol):
+    pending: int
+    refused: int
+
+
+class ModeNumbers(Protocol):
+    @property
+    def mode(self) -> str: ...
+    @property
+    def modes(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
+
+    pool: PoolState | None = None
+    streams: StreamNumbers | None = None
+    tokens: TokenNumbers | None = None
+    offload: OffloadNumbers | None = None
+    switch: ModeNumbers | None = None
+
+
+class Bounded:
+    """Lets the first values through and calls the rest `other`."""
+
+    def __init__(self, limit: int = MAX_MODELS) -> None:
+        self._limit = limit
+        self._seen: set[str] = set()
+
+    def of(self, value: str) -> str:
+        if value in self._seen:
+            return value
+        odd = len(value) > MAX_LABEL_CHARS or not value.isprintable()
+        if odd or len(self._seen) >= self._limit:
+            return OTHER
+        self._seen.add(value)
+        return value
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+class Metrics(Collector):
+    """The registry and an observer of decisions. Belongs to one event loop."""
+
+    def __init__(self, *, version: str, sources: Sources | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self.sources = sources or Sources()
+        self._version = version
+        self._models = Bounded()
+        self._requests = _counter("llm_d_epp_request_total", self.registry)
+        self._errors = _counter("llm_d_epp_request_error_total", self.registry)
+        self._decisions = _counter("epp_decisions_total", self.registry)
+        self._refusals = _counter("epp_refusals_total", self.registry)
+        self._failures = _counter("epp_step_failures_total", self.registry)
+        self._elsewhere = _counter("epp_served_elsewhere_total", self.registry)
+        self._predicted = _counter("epp_predicted_cached_tokens_total", self.registry)
+        self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
+        took = BY_NAME["llm_d_epp_scheduler_e2e_duration_seconds"]
+        self._took = Histogram(took.name, took.help, buckets=took.buckets, registry=self.registry)
+        self._by_endpoint: Tally[EndpointId] = Tally()
+        self._children: dict[tuple[str, ...], Counter] = {}
+        self._copied: list[Metric] = []
+        self.registry.register(self)
+
+    # Told by the request path
+
+    def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
+        model = self._models.of(request.model)
+        self._child(self._requests, model, *_REQUESTS).inc()
+        self._child(self._decisions, decision.rung.name.lower(), why).inc()
+        self._took.observe(took_s)
+        self._by_endpoint[decision.chosen[0].id] += 1
+
+    def refused(self, refusal: Refusal) -> None:
+        self._child(self._refusals, refusal.reason).inc()
+        self._child(self._errors, "", *_REQUESTS, str(refusal.status)).inc()
+
+    def failed(self, step: str) -> None:
+        self._child(self._failures, step).inc()
+
+    def answered(self, request: Request, status: int, *, as_told: bool) -> None:
+        if not as_told:
+            self._elsewhere.inc()
+        if status >= 400:
+            code = str(status) if status < 600 else OTHER
+            self._child(self._errors, self._models.of(request.model), *_REQUESTS, code).inc()
+
+    def done(self, done: Done, _: Endpoint, predicted_tokens: int) -> None:
+        """A hook of `PoolState.on_done`: the sidecar said how a request went."""
+        if done.cached_tokens is not None:
+            self._predicted.inc(predicted_tokens)
+            self._actual.inc(done.cached_tokens)
+
+    def _child(self, counter: Counter, *labels: str) -> Counter:
+        """A labelled counter, found by one look-up instead of prometheus-client's three."""
+        key = (counter._name, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = counter.labels(*labels)
+        return child
+
+    # Read by a scrape
+
+    def refresh(self, now: float) -> None:
+        """Copy what the other rooms count. On the event loop, before `text`."""
+        self._copied = list(self._copy(now))
+
+    def text(self) -> bytes:
+        """The page in Prometheus' text format; may run in a thread."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._copied
+
+    def _copy(self, now: float) -> Iterator[Metric]:
+        sources = self.sources
+        yield _family("llm_d_epp_info", [((self._version,), 1)])
+        if sources.pool is not None:
+            yield from _pool(sources.pool, now)
+            yield from self._members(sources.pool, now)
+        if sources.streams is not None:
+            yield from _streams(sources.streams)
+        if sources.tokens is not None:
+            yield _family("epp_token_lookups_total", _tally(sources.tokens.counts))
+            yield _family("epp_token_calls_inflight", [((), sources.tokens.calls)])
+            yield _family("epp_token_cache_bytes", [((), sources.tokens.cache_bytes)])
+        if sources.offload is not None:
+            yield _family("epp_offload_pending", [((), sources.offload.pending)])
+            yield _family("epp_offload_refused_total", [((), sources.offload.refused)])
+        if sources.switch is not None:
+            mode = sources.switch.mode
+            modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]
+            yield _family("epp_mode", modes)
+
+    def _members(self, pool: PoolState, now: float) -> Iterator[Metric]:
+        """One series per member; those of a removed member are gone at once (fault B20)."""
+        members = pool.overview(now)
+        ids = {status.member.id for status in members}
+        for gone in self._by_endpoint.keys() - ids:
+            del self._by_endpoint[gone]
+        each = [((_label(status.member.id),), status) for status in members]
+        for name, number in (
+            ("epp_endpoint_ready", lambda status: float(status.ready)),
+            ("epp_endpoint_rung", lambda status: float(status.rung)),
+            ("epp_endpoint_blocks", lambda status: float(status.blocks)),
+            ("epp_endpoint_trust", lambda status: status.trust),
+            ("epp_endpoint_record_age_seconds", lambda status: status.record_age_s),
+        ):
+            yield _family(name, ((label, number(status)) for label, status in each))
+        decided = [((_label(ident),), float(count)) for ident, count in self._by_endpoint.items()]
+        yield _family("epp_endpoint_decisions_total", decided)
+
+
+def _pool(pool: PoolState, now: float) -> Iterator[Metric]:
+    ready = pool.ready(now)
+    name = str(pool.pool)
+    yield _family("llm_d_epp_ready_endpoints", [((name,), len(ready))])
+    loads = [endpoint.load for endpoint in ready]
+    for metric, known in (
+        ("llm_d_epp_average_queue_size", [load.waiting for load in loads]),
+        ("llm_d_epp_average_running_requests", [load.running for load in loads]),
+        ("llm_d_epp_average_kv_cache_utilization", [load.kv_usage for load in loads]),
+    ):
+        yield _family(metric, [((name,), _mean(known))])
+    queues = [((name, _label(endpoint.id)), endpoint.load.waiting) for endpoint in ready]
+    yield _family("llm_d_epp_per_endpoint_queue_size", queues)
+    for metric, ours in (
+        ("epp_endpoint_load_age_seconds", [load.age_s for load in loads]),
+        ("epp_endpoint_reserved_requests", [load.reserved_requests for load in loads]),
+        ("epp_endpoint_reserved_prefill_tokens", [load.reserved_prefill_tokens for load in loads]),
+    ):
+        pairs = zip(ready, ours, strict=True)
+        yield _family(metric, [((_label(e.id),), number) for e, number in pairs])
+    yield _family("epp_state_events_total", _tally(pool.counts))
+
+
+def _streams(streams: StreamNumbers) -> Iterator[Metric]:
+    aborted = sum(streams.aborted.values())
+    ended = streams.started - streams.live - aborted
+    codes = [(("OK",), float(ended)), *_tally(streams.aborted)]
+    yield _family("llm_d_epp_extproc_streams_inflight", [((), streams.live)])
+    yield _family("llm_d_epp_extproc_streams_total", codes)
+    events = {
+        "started": streams.started,
+        "routed": streams.routed,
+        "late": streams.late,
+        "backstop": streams.backstops,
+        "fault": streams.faults,
+    }
+    yield _family("epp_stream_events_total", _tally(events))
+
+
+def _mean(numbers: Iterable[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _tally(counts: Mapping[str, int]) -> list[Sample]:
+    return [((word,), float(count)) for word, count in sorted(counts.items())]
+
+
+def _label(ident: EndpointId) -> str:
+    return f"{ident.name}:{ident.port}"
+
+
+def _counter(name: str, registry: CollectorRegistry) -> Counter:
+    family = BY_NAME[name]
+    return Counter(family.name, family.help, family.labels, registry=registry)
+
+
+def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
+    """One metric of the catalogue with its values; None values are left out: not known."""
+    family = BY_NAME[name]
+    make = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    metric = make(family.name, family.help, labels=family.labels)
+    for labels, value in samples:
+        if value is not None:
+            metric.add_metric(labels, value)
+    return metric

@@ -1,0 +1,260 @@
+"""Which requests are understood, which pass unscored, which are refused."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from epp.errors import BadRequest
+from epp.request.apis import catalog
+from epp.request.apis.openai import MEDIA_TOKENS
+from epp.request.apis.prompt import Parsed, TextPrompt, TokenPrompt
+from epp.request.exchange import Arrival
+
+JSON = {"content-type": "application/json"}
+
+
+def _post(body: bytes | Any, path: str = "/v1/completions", **headers: str) -> Arrival:
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Arrival(
+        headers={":method": "POST", ":path": path, **JSON, **named}, body=raw, has_body=True
+    )
+
+
+def _completion(**fields: Any) -> Parsed:
+    return catalog.parse(_post({"model": "m", **fields}))
+
+
+def _chat(messages: Any, **fields: Any) -> Parsed:
+    return catalog.parse(
+        _post({"model": "m", "messages": messages, **fields}, "/v1/chat/completions")
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "api"),
+    [
+        ("/v1/completions", "completions"),
+        ("/v1/completions?x=1", "completions"),
+        ("/v1/completions/", "completions"),
+        ("/v1/chat/completions?beta=true", "chat-completions"),
+        ("/openai/v1/chat/completions", "chat-completions"),
+        ("/v1/completions/render", "passthrough"),
+        ("/v1/responses", "passthrough"),
+        ("/v1/messages?beta=true", "passthrough"),
+        ("/primary-gateway-test", "passthrough"),
+        ("/v1/xcompletions", "passthrough"),
+        ("/", "passthrough"),
+        ("", "passthrough"),
+    ],
+)
+def test_a_path_is_known_by_its_longest_suffix_without_query_or_slash(path: str, api: str) -> None:
+    body = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}]}
+    assert catalog.parse(_post(body, path)).api == api
+
+
+BROKEN = [
+    b'{"model":',
+    b"",
+    b"nul",
+    b"[1,2]",
+    b'"x"',
+    b'{"model":5}',
+    b'{"model":null}',
+    b'{"model":{}}',
+    b'{"model":""}',
+    b'{"prompt":"p"}',
+    b'{"model":"m","temperature":NaN}',
+    b'{"model":"m","x":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    b'{"model":"\xff"}',
+    b'\xef\xbb\xbf{"model":"m"}',
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("body", BROKEN)
+def test_a08_a_body_that_is_no_json_object_with_a_model_is_refused(body: bytes, path: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        catalog.parse(_post(body, path))
+    assert caught.value.status == 400
+
+
+def test_a_refusal_never_quotes_the_body() -> None:
+    for body in (b'{"model": secret-words', b'{"model": {"secret-words": 1}}', b"secret-words"):
+        with pytest.raises(BadRequest) as caught:
+            catalog.parse(_post(body))
+        assert "secret" not in str(caught.value)
+
+
+def test_a02_an_empty_post_to_an_inference_api_is_refused() -> None:
+    for has_body in (True, False):
+        arrival = Arrival(
+            headers={":method": "POST", ":path": "/v1/completions"}, has_body=has_body
+        )
+        with pytest.raises(BadRequest, match="empty"):
+            catalog.parse(arrival)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
+def test_a02_other_methods_pass_unscored(method: str) -> None:
+    arrival = Arrival(headers={":method": method, ":path": "/v1/completions"})
+    assert catalog.parse(arrival).unscored == "not a POST"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "identity, gzip"])
+def test_a14_compressed_bodies_pass_unscored(encoding: str) -> None:
+    assert catalog.parse(_post(b"\x1f\x8b", content_encoding=encoding)).unscored == "compressed"
+
+
+def test_an_identity_encoding_is_none() -> None:
+    parsed = catalog.parse(_post({"model": "m", "prompt": "p"}, content_encoding="Identity"))
+    assert parsed.prompt is not None
+
+
+def test_a16_multipart_passes_unscored_whatever_its_path() -> None:
+    arrival = _post(b"--x\r\n", content_type="multipart/form-data; boundary=x")
+    assert catalog.parse(arrival).unscored == "not JSON"
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "APPLICATION/JSON", ""])
+def test_json_is_known_by_its_type_or_by_none(kind: str) -> None:
+    parsed = catalog.parse(_post({"model": "m", "prompt": "p"}, content_type=kind))
+    assert parsed.model == "m"
+
+
+def test_a10_a_text_prompt() -> None:
+    prompt = _completion(prompt="héllo").prompt
+    assert prompt == TextPrompt("héllo".encode(), (("prompt", '"héllo"'.encode()),))
+
+
+def test_a10_token_ids() -> None:
+    prompt = _completion(prompt=[1, 2, 258]).prompt
+    assert prompt == TokenPrompt(b"\1\0\0\0\2\0\0\0\2\1\0\0")
+
+
+def test_a10_of_several_prompts_the_longest_gives_the_keys_and_all_give_the_load() -> None:
+    assert _completion(prompt=[[1], [2, 3], [4]]).prompt == TokenPrompt(
+        b"\2\0\0\0\3\0\0\0", other_tokens=2
+    )
+    text = _completion(prompt=["a", "bcd", "ef"]).prompt
+    assert text == TextPrompt(b"bcd", (("prompt", b'"bcd"'),), other_bytes=3)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [None, [], {}, 5, True, [[]] * 0, ["a", 1], [1, "a"], [1, [2]], [-1], [2**32], [1.5], [None]],
+)
+def test_a10_a_prompt_of_unknown_shape_passes_unscored(prompt: Any) -> None:
+    parsed = _completion(prompt=prompt)
+    assert parsed.prompt is None
+    assert parsed.unscored == "prompt of unknown shape"
+
+
+def test_a10_a_missing_prompt_passes_unscored() -> None:
+    assert _completion().prompt is None
+
+
+@pytest.mark.parametrize("raw", [b'"\xff\xfe"', b'"cut \\ud83d"', b"[" * 500 + b"]" * 500])
+def test_a_prompt_that_cannot_be_read_passes_unscored(raw: bytes) -> None:
+    assert catalog.parse(_post(b'{"model":"m","prompt":' + raw + b"}")).prompt is None
+
+
+def test_a_truncated_prompt_is_not_tokenized_for_the_engine_computes_another() -> None:
+    prompt = _completion(prompt="hello", truncate_prompt_tokens=3).prompt
+    assert isinstance(prompt, TextPrompt)
+    assert prompt.tokenize is None
+
+
+def test_a10_chat_content_of_every_shape_is_understood() -> None:
+    parsed = _chat(
+        [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}, "there"]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+            {"role": "tool", "tool_call_id": "1", "content": "4"},
+        ]
+    )
+    assert isinstance(parsed.prompt, TextPrompt)
+    assert parsed.prompt.text == (
+        b'system\0be brief\0user\0hi\0there\0assistant\0[{"id":"1"}]\0tool\x004\0"1"'
+    )
+    assert parsed.prompt.tokenize is not None
+
+
+def test_the_beginning_of_a_conversation_is_the_beginning_of_the_next_turn() -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    first, second = _chat(turns[:1]).prompt, _chat(turns).prompt
+    assert isinstance(first, TextPrompt)
+    assert isinstance(second, TextPrompt)
+    assert second.text.startswith(first.text)
+
+
+def test_images_are_told_apart_but_never_tokenized() -> None:
+    def look(url: str) -> TextPrompt:
+        image = {"type": "image_url", "image_url": {"url": url}}
+        prompt = _chat([{"role": "user", "content": [image]}]).prompt
+        assert isinstance(prompt, TextPrompt)
+        return prompt
+
+    one, other = look("data:image/png;base64,aa"), look("data:image/png;base64,ab")
+    assert one.text != other.text
+    assert one.tokenize is None
+    assert one.media_tokens == MEDIA_TOKENS
+
+
+@pytest.mark.parametrize("messages", [None, [], {}, "hi", [5], [{"content": 5}]])
+def test_a10_messages_of_unknown_shape_pass_unscored(messages: Any) -> None:
+    assert _chat(messages).unscored == "messages of unknown shape"
+
+
+def test_what_shapes_the_template_goes_along_to_the_tokenizer() -> None:
+    parsed = _chat(
+        [{"role": "user", "content": "hi"}],
+        tools=[{"type": "function"}],
+        add_generation_prompt=False,
+        chat_template_kwargs={"enable_thinking": True},
+        reasoning_effort="low",
+    )
+    assert isinstance(parsed.prompt, TextPrompt)
+    fields = dict(parsed.prompt.tokenize or ())
+    assert list(fields) == ["messages", "tools", "add_generation_prompt", "chat_template_kwargs"]
+    assert msgspec.json.decode(fields["chat_template_kwargs"]) == {
+        "enable_thinking": True,
+        "reasoning_effort": "low",
+    }
+    assert parsed.prompt.text.startswith(b'[{"type":"function"}]\0')
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 16),
+        ({"max_tokens": 7}, 7),
+        ({"max_tokens": 0}, 16),
+        ({"max_tokens": -5}, 16),
+        ({"max_tokens": "many"}, 16),
+        ({"max_tokens": 1e300}, 16),
+    ],
+)
+def test_an_unusable_limit_of_the_answer_is_the_engines_business(
+    fields: dict[str, Any], limit: int
+) -> None:
+    assert _completion(prompt="p", **fields).output_tokens == limit
+
+
+def test_chat_prefers_its_newer_limit_and_may_have_none() -> None:
+    hi = [{"role": "user", "content": "hi"}]
+    assert _chat(hi, max_completion_tokens=3, max_tokens=9).output_tokens == 3
+    assert _chat(hi, max_tokens=9).output_tokens == 9
+    assert _chat(hi).output_tokens is None
+
+
+def test_the_cache_salt_is_read_and_a_wrong_one_ignored() -> None:
+    assert _completion(prompt="p", cache_salt="s").cache_salt == "s"
+    assert _completion(prompt="p", cache_salt=5).cache_salt == ""
+
+
+@pytest.mark.parametrize("model", ["a\r\nx-evil: 1", "m" * 20_000, "mödel", "m\0"])
+def test_a23_any_model_name_is_understood(model: str) -> None:
+    assert catalog.parse(_post({"model": model, "prompt": "p"})).model == model
