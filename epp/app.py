@@ -20,6 +20,7 @@ from epp.config.serve import ServeSettings
 from epp.control import files
 from epp.errors import EppError
 from epp.framework import PoolId
+from epp.observe import logs
 from epp.observe.health import Health, serve_health
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
@@ -259,6 +260,7 @@ def _warn_file(sentence: str) -> None:
 
 
 def run(settings: ServeSettings) -> None:
-    """`serve` in an event loop of its own."""
+    """`serve` in an event loop of its own, with logs as the settings say."""
+    logs.configure(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
