@@ -70,8 +70,13 @@ def _signals(asked: asyncio.Event, insisted: asyncio.Event) -> Iterator[None]:
     """The first SIGTERM or SIGINT asks, the next one insists."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def signalled() -> None:
+        event = insisted if asked.is_set() else asked
+        event.set()
+
     for number in numbers:
-        loop.add_signal_handler(number, lambda: (insisted if asked.is_set() else asked).set())
+        loop.add_signal_handler(number, signalled)
     try:
         yield
     finally:

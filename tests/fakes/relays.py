@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import aiohttp
+
 from sidecar.proxy import Ended, Limits
 from sidecar.relay import AiohttpRelay
+from tests.fakes.waiting import eventually
 
 
 @dataclass
@@ -34,9 +37,7 @@ class Notes:
 
     async def last(self) -> Ended:
         """The exchange that ends next, or has ended."""
-        async with asyncio.timeout(5):
-            while not self.over:
-                await asyncio.sleep(0.002)
+        await eventually(lambda: self.over)
         return self.over[-1]
 
 
@@ -45,6 +46,8 @@ class Rig:
     relay: AiohttpRelay
     notes: Notes
     port: int
+    session: aiohttp.ClientSession
+    """A client that undoes no encoding."""
 
     @property
     def url(self) -> str:
@@ -79,6 +82,7 @@ async def relay_to(engine_port: int, limits: Limits | None = None) -> AsyncItera
     )
     port = await relay.start()
     try:
-        yield Rig(relay, notes, port)
+        async with aiohttp.ClientSession(auto_decompress=False) as session:
+            yield Rig(relay, notes, port, session)
     finally:
         await relay.close()

@@ -16,6 +16,7 @@ from epp.state.records import Outcome
 from tests.fakes.engines import running_engine
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
+from tests.fakes.waiting import eventually
 from tests.timing import scaled
 
 PROMPT = list(range(1000, 1400))
@@ -73,8 +74,10 @@ async def test_a_request_shows_up_in_the_log_as_blocks_first_token_and_done() ->
             assert (cold.prompt_tokens, cold.cached_tokens, cold.completion_tokens) == (400, 0, 4)
             assert cold.predicted_cached_tokens == 128
             assert (warm.prompt_tokens, warm.completion_tokens) == (400, 4)
-            assert warm.cached_tokens is not None and warm.cached_tokens >= 384
-            assert warm.ttft_s is not None and warm.duration_s is not None
+            assert warm.cached_tokens is not None
+            assert warm.cached_tokens >= 384
+            assert warm.ttft_s is not None
+            assert warm.duration_s is not None
             assert 0 < warm.ttft_s <= warm.duration_s
 
 
@@ -88,7 +91,8 @@ async def test_an_engine_that_restarts_is_a_later_life_with_an_empty_cache() -> 
             first = (await log.until(lambda v: len(v.keys) >= 6)).incarnation
             engine.restart()
             view = await log.until(lambda v: v.incarnation != first)
-            assert first is not None and view.incarnation is not None
+            assert first is not None
+            assert view.incarnation is not None
             assert view.incarnation.start_ms > first.start_ms
             assert view.keys == set()
             await post(session, sidecar.port, completion(PROMPT))
@@ -180,8 +184,7 @@ async def test_answers_in_flight_end_before_the_sidecar_does() -> None:
                 streams = [
                     tg.create_task(post(session, sidecar.port, body, **DECISION)) for _ in range(8)
                 ]
-                while sidecar.relay.in_flight < 8:
-                    await asyncio.sleep(0.005)
+                await eventually(lambda: sidecar.relay.in_flight == 8)
                 leaving = tg.create_task(leave.__aexit__(None, None, None))
                 await log.until(lambda v: v.status is not None and not v.status.ready)
                 async with session.get(f"http://127.0.0.1:{sidecar.port}/health") as response:

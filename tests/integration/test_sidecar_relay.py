@@ -16,6 +16,7 @@ from sidecar.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
 from tests.fakes.relays import relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
+from tests.fakes.waiting import eventually
 from tests.timing import scaled
 
 USAGE = {
@@ -47,9 +48,12 @@ async def test_a_json_answer_passes_and_its_usage_is_reported() -> None:
     body = json.dumps({"id": "x", "usage": USAGE}).encode()
     upstream = RawUpstream(answer(body, fields=b"Content-Type: application/json\r\n"))
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session, session.post(
-            rig.url + "/v1/completions", data=b'{"prompt":"hi"}', headers=DECISION
-        ) as response:
+        async with (
+            aiohttp.ClientSession(),
+            rig.session.post(
+                rig.url + "/v1/completions", data=b'{"prompt":"hi"}', headers=DECISION
+            ) as response,
+        ):
             assert response.status == 200
             assert await response.read() == body
         ended = await rig.notes.last()
@@ -69,12 +73,11 @@ async def test_two_hundred_events_pass_one_by_one_and_unchanged() -> None:
     arrivals: list[float] = []
     body = b""
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/v1/completions", data=b"{}") as response:
-                assert response.headers["content-type"] == "text/event-stream"
-                async for piece, _ in response.content.iter_chunks():
-                    arrivals.append(time.monotonic())
-                    body += piece
+        async with rig.session.post(rig.url + "/v1/completions", data=b"{}") as response:
+            assert response.headers["content-type"] == "text/event-stream"
+            async for piece, _ in response.content.iter_chunks():
+                arrivals.append(time.monotonic())
+                body += piece
         ended = await rig.notes.last()
     expected = b"".join(b"data: " + event + b"\n\n" for event in events) + b"data: [DONE]\n\n"
     assert body == expected
@@ -93,11 +96,10 @@ async def test_the_first_event_is_not_held_back_for_the_second() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}") as response:
-                assert await response.content.readany() == b"data: 1\n\n"
-                more.set()
-                assert await response.content.read() == b""
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert await response.content.readany() == b"data: 1\n\n"
+            more.set()
+            assert await response.content.read() == b""
 
 
 async def test_headers_pass_before_the_body_begins() -> None:
@@ -110,12 +112,11 @@ async def test_headers_pass_before_the_body_begins() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
-                assert response.status == 200
-                assert rig.notes.first == []
-                more.set()
-                await response.read()
+        async with rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
+            assert response.status == 200
+            assert rig.notes.first == []
+            more.set()
+            await response.read()
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -128,10 +129,9 @@ async def test_five_megabytes_pass_both_ways(chunked: bool) -> None:
             yield up[start : start + 100_000]
 
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            data = pieces() if chunked else io.BytesIO(up)
-            async with session.post(rig.url + "/v1/completions", data=data) as response:
-                got = await response.read()
+        data = pieces() if chunked else io.BytesIO(up)
+        async with rig.session.post(rig.url + "/v1/completions", data=data) as response:
+            got = await response.read()
     assert hashlib.sha256(got).digest() == hashlib.sha256(down).digest()
     assert hashlib.sha256(upstream.received[0].body).digest() == hashlib.sha256(up).digest()
 
@@ -147,12 +147,11 @@ async def test_a_body_beyond_the_limit_is_refused_and_at_the_limit_passes(declar
         yield b"x" * (size % 1000)
 
     async with upstream.running(), relay_to(upstream.port, limits) as rig:
-        async with aiohttp.ClientSession() as session:
-            for size, status in ((100_000, 200), (100_001, 413)):
-                data = b"x" * size if declared else pieces(size)
-                async with session.post(rig.url + "/", data=data) as response:
-                    assert response.status == status
-                    body = await response.read()
+        for size, status in ((100_000, 200), (100_001, 413)):
+            data = b"x" * size if declared else pieces(size)
+            async with rig.session.post(rig.url + "/", data=data) as response:
+                assert response.status == status
+                body = await response.read()
     assert json.loads(body)["error"]["code"] == "too-large"
     assert [ended.status for ended in rig.notes.over] == [200, 413]
 
@@ -213,10 +212,9 @@ async def test_response_headers_pass_as_they_are_with_nothing_added() -> None:
 async def test_a_redirect_is_passed_on_and_not_followed(status: bytes) -> None:
     upstream = RawUpstream(answer(b"", status=status, fields=b"Location: /elsewhere\r\n"))
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.get(rig.url + "/", allow_redirects=False) as response:
-                assert response.status == int(status[:3])
-                assert response.headers["location"] == "/elsewhere"
+        async with rig.session.get(rig.url + "/", allow_redirects=False) as response:
+            assert response.status == int(status[:3])
+            assert response.headers["location"] == "/elsewhere"
     assert len(upstream.received) == 1
 
 
@@ -228,10 +226,9 @@ async def test_a_chunked_answer_with_trailers_passes() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            for _ in range(3):
-                async with session.get(rig.url + "/") as response:
-                    assert await response.read() == b"hello"
+        for _ in range(3):
+            async with rig.session.get(rig.url + "/") as response:
+                assert await response.read() == b"hello"
     assert upstream.connections == 1
 
 
@@ -242,7 +239,7 @@ async def test_an_answer_that_ends_with_its_connection_passes() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session, session.get(rig.url + "/") as response:
+        async with rig.session.get(rig.url + "/") as response:
             assert await response.read() == b"hello"
         got = await rig.raw(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert got.endswith(b"\r\n\r\nhello")
@@ -251,10 +248,9 @@ async def test_an_answer_that_ends_with_its_connection_passes() -> None:
 async def test_connections_to_the_engine_are_reused() -> None:
     upstream = RawUpstream(answer())
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            for _ in range(20):
-                async with session.post(rig.url + "/", data=b"{}") as response:
-                    assert response.status == 200
+        for _ in range(20):
+            async with rig.session.post(rig.url + "/", data=b"{}") as response:
+                assert response.status == 200
     assert upstream.connections == 1
 
 
@@ -315,8 +311,7 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_engine_leg_at_onc
     async with upstream.running(), relay_to(upstream.port) as rig:
         _, writer = await rig.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        while not upstream.received:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: upstream.received)
         await asyncio.sleep(0.02)
         writer.close()
         await asyncio.wait_for(upstream.gone.wait(), 5)
@@ -329,8 +324,7 @@ async def test_a_client_that_leaves_in_mid_upload_ends_the_engine_leg() -> None:
     async with upstream.running(), relay_to(upstream.port) as rig:
         _, writer = await rig.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nxxx")
-        while not upstream.received:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: upstream.received)
         writer.close()
         await asyncio.wait_for(upstream.gone.wait(), 5)
         assert (await rig.notes.last()).outcome is Outcome.CLIENT_GONE
@@ -340,8 +334,8 @@ async def test_an_engine_that_refuses_is_503_in_json_and_marked_gone() -> None:
     upstream = RawUpstream(answer())
     async with upstream.running():
         pass
-    async with relay_to(upstream.port) as rig, aiohttp.ClientSession() as session:
-        async with session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
+    async with relay_to(upstream.port) as rig:
+        async with rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
             assert response.status == 503
             assert response.headers["content-type"] == "application/json"
             assert json.loads(await response.read())["error"]["code"] == "engine-absent"
@@ -359,10 +353,9 @@ async def test_an_engine_that_hangs_up_before_its_headers_is_502(answered: bytes
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}") as response:
-                assert response.status == 502
-                assert json.loads(await response.read())["error"]["type"] == "bad_gateway"
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert response.status == 502
+            assert json.loads(await response.read())["error"]["type"] == "bad_gateway"
         assert (await rig.notes.last()).outcome is Outcome.ENGINE_GONE
     assert len(upstream.received) == 1, "a fresh connection is never tried twice"
     assert rig.notes.suspect == 1
@@ -374,10 +367,9 @@ async def test_garbage_from_the_engine_is_502() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}") as response:
-                assert response.status == 502
-                assert json.loads(await response.read())["error"]["code"] == "engine-garbled"
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert response.status == 502
+            assert json.loads(await response.read())["error"]["code"] == "engine-garbled"
 
 
 async def test_an_engine_that_never_answers_is_504_after_the_idle_timeout() -> None:
@@ -387,10 +379,9 @@ async def test_an_engine_that_never_answers_is_504_after_the_idle_timeout() -> N
     upstream = RawUpstream(script)
     limits = Limits(idle_timeout_s=0.2)
     async with upstream.running(), relay_to(upstream.port, limits) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}") as response:
-                assert response.status == 504
-                assert json.loads(await response.read())["error"]["code"] == "engine-silent"
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert response.status == 504
+            assert json.loads(await response.read())["error"]["code"] == "engine-silent"
         await asyncio.wait_for(upstream.gone.wait(), 5)
 
 
@@ -398,9 +389,8 @@ async def test_an_answer_longer_than_the_idle_timeout_passes_while_bytes_move() 
     upstream = RawUpstream(sse([b"%d" % n for n in range(12)], gap_s=0.1))
     limits = Limits(idle_timeout_s=0.5)
     async with upstream.running(), relay_to(upstream.port, limits) as rig:
-        async with aiohttp.ClientSession() as session:
-            async with session.post(rig.url + "/", data=b"{}") as response:
-                assert (await response.read()).endswith(b"[DONE]\n\n")
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert (await response.read()).endswith(b"[DONE]\n\n")
 
 
 async def test_an_engine_that_falls_silent_in_mid_stream_cuts_the_client() -> None:
@@ -426,26 +416,25 @@ async def test_one_more_than_the_exchanges_in_flight_is_503() -> None:
 
     upstream = RawUpstream(script)
     async with upstream.running(), relay_to(upstream.port, Limits(max_in_flight=3)) as rig:
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tg:
+        async with asyncio.TaskGroup() as tg:
 
             async def post() -> int:
-                async with session.post(rig.url + "/", data=b"{}") as response:
+                async with rig.session.post(rig.url + "/", data=b"{}") as response:
                     return response.status
 
             held = [tg.create_task(post()) for _ in range(3)]
-            while rig.relay.in_flight < 3:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: rig.relay.in_flight == 3)
             assert await post() == 503
             more.set()
     assert [task.result() for task in held] == [200, 200, 200]
 
 
 async def test_health_says_why_the_engine_is_not_ready() -> None:
-    async with relay_to(1) as rig, aiohttp.ClientSession() as session:
-        async with session.get(rig.url + "/health") as response:
+    async with relay_to(1) as rig:
+        async with rig.session.get(rig.url + "/health") as response:
             assert response.status == 200
         rig.notes.not_ready = "the engine is loading"
-        async with session.get(rig.url + "/health") as response:
+        async with rig.session.get(rig.url + "/health") as response:
             assert response.status == 503
             assert response.headers["content-type"] == "application/json"
             assert (await response.json())["reason"] == "the engine is loading"
@@ -457,8 +446,7 @@ async def test_unreadable_usage_is_counted_by_reason_and_never_an_error() -> Non
     fields = b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
     upstream = RawUpstream(answer(body, fields=fields))
     async with upstream.running(), relay_to(upstream.port) as rig:
-        async with aiohttp.ClientSession(auto_decompress=False) as session:
-            async with session.get(rig.url + "/") as response:
-                assert await response.read() == body
+        async with rig.session.get(rig.url + "/") as response:
+            assert await response.read() == body
         ended = await rig.notes.last()
     assert (ended.usage, ended.usage_unknown) == (Usage(), Unknown.COMPRESSED)

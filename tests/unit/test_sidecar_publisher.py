@@ -1,0 +1,210 @@
+"""The engine's only writer: claims, flushes, heartbeats, and what it does when the log is away."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from epp.framework import EndpointId, PoolId
+from epp.state.engine_blocks import Delta
+from epp.state.records import Done, EngineStatus
+from epp.state.reports import LoadReport
+from sidecar import publisher as module
+from sidecar.metrics import Metrics
+from sidecar.outbox import Outbox
+from sidecar.publisher import Publisher
+from sidecar.settings import SidecarSettings
+from tests.fakes.writers import FakeLog, Fate
+
+ENDPOINT = EndpointId(PoolId("p"), "n", 8000)
+pytestmark = [pytest.mark.looptime]
+
+
+@dataclass
+class Bench:
+    log: FakeLog
+    keys: set[int] = field(default_factory=set)
+    life: int = 1000
+    status: EngineStatus = field(default_factory=lambda: EngineStatus(ready=True))
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.outbox = Outbox(lambda: sorted(self.keys), keys_per_record=4, max_changes=10)
+        self.publisher = Publisher(
+            ENDPOINT,
+            SidecarSettings(pool="p", name="n", state_url="tcp://127.0.0.1:1"),
+            outbox=self.outbox,
+            status=lambda: self.status,
+            start_ms=lambda: self.life,
+            open_writer=lambda: self.log,
+            metrics=self.metrics,
+            clock=lambda: asyncio.get_running_loop().time(),
+            rng=random.Random(1),
+        )
+
+    def store(self, *keys: int) -> None:
+        self.keys |= set(keys)
+        self.outbox.blocks(Delta(reset=False, stored=keys, removed=()))
+        self.publisher.wake()
+
+    def restart_engine(self) -> None:
+        self.life += 1000
+        self.keys.clear()
+        self.outbox.blocks(Delta(reset=True, stored=(), removed=()))
+        self.publisher.wake()
+
+    def value(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"epp_sidecar_{name}") or 0.0
+
+
+@asynccontextmanager
+async def publishing(*fates: Fate, life: int = 1000) -> AsyncIterator[Bench]:
+    bench = Bench(FakeLog(fates=list(fates)), life=life)
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(bench.publisher.run())
+        await asyncio.sleep(0.001)
+        try:
+            yield bench
+        finally:
+            task.cancel()
+
+
+async def test_a_life_is_claimed_and_its_full_state_said() -> None:
+    async with publishing() as bench:
+        assert [inc.start_ms for inc, _ in bench.log.claims] == [1000]
+        assert bench.log.view.status == EngineStatus(ready=True)
+        assert bench.log.view.claims == 1
+
+
+async def test_nothing_is_claimed_before_the_engine_was_seen() -> None:
+    async with publishing(life=0) as bench:
+        await asyncio.sleep(60)
+        assert bench.log.claims == []
+        bench.life = 5
+        bench.publisher.wake()
+        await asyncio.sleep(0.001)
+        assert len(bench.log.claims) == 1
+
+
+async def test_a_heartbeat_comes_every_half_second_when_nothing_happens() -> None:
+    async with publishing() as bench:
+        await asyncio.sleep(10)
+        gaps = [b - a for a, b in zip(bench.log.times, bench.log.times[1:], strict=False)]
+        assert gaps
+        assert all(gap == pytest.approx(0.5) for gap in gaps)
+
+
+async def test_changes_are_said_at_once_but_never_more_often_than_the_flush_period() -> None:
+    async with publishing() as bench:
+        await asyncio.sleep(0.3)
+        bench.store(1)
+        await asyncio.sleep(0.001)
+        assert bench.log.view.keys == {1}
+        bench.log.times.clear()
+        for key in range(2, 200):
+            bench.store(key % 3)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        gaps = [b - a for a, b in zip(bench.log.times, bench.log.times[1:], strict=False)]
+        assert min(gaps) >= 0.0199
+        assert bench.log.view.keys == bench.keys
+
+
+async def test_a_full_state_beyond_one_record_is_said_without_pauses() -> None:
+    async with publishing() as bench:
+        bench.keys = set(range(40))
+        bench.outbox.restart()
+        bench.publisher.wake()
+        await asyncio.sleep(0.021)
+        assert bench.log.view.keys == bench.keys
+        assert bench.outbox.empty
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.UNKNOWN])
+async def test_after_a_failed_append_the_life_is_claimed_anew_with_the_full_state(
+    fate: Fate,
+) -> None:
+    async with publishing() as bench:
+        bench.store(1, 2)
+        await asyncio.sleep(0.1)
+        bench.log.fates = [fate]
+        bench.store(3)
+        bench.outbox.done(Done(decision_id="d"))
+        await asyncio.sleep(5)
+        assert bench.log.view.keys == {1, 2, 3}
+        assert {done.decision_id for done in bench.log.view.done} == {"d"}
+        nonces = [nonce for _, nonce in bench.log.claims]
+        assert len(nonces) == len(set(nonces)) == 2
+        assert bench.value("store_failures_total") == 1
+
+
+async def test_claims_that_fail_are_repeated_with_growing_pauses_up_to_a_limit() -> None:
+    async with publishing(*[Fate.LOST] * 1000) as bench:
+        await asyncio.sleep(100)
+        assert 60 < len(bench.log.claims) < 400
+        assert bench.value("publishing") == 0
+        bench.log.fates.clear()
+        await asyncio.sleep(module.MAX_BACKOFF_S)
+        assert bench.value("publishing") == 1
+
+
+async def test_a_store_that_hangs_is_given_up_and_opened_anew() -> None:
+    async with publishing() as bench:
+        bench.log.fates = [Fate.HANG]
+        bench.store(1)
+        await asyncio.sleep(10)
+        assert bench.log.closed == 1
+        assert bench.log.view.keys == {1}
+
+
+async def test_a_fenced_writer_is_silent_until_the_engines_next_life() -> None:
+    async with publishing() as bench:
+        bench.log.fates = [Fate.FENCED]
+        bench.store(1)
+        await asyncio.sleep(30)
+        assert len(bench.log.claims) == 1
+        assert bench.value("fenced_total") == 1
+        assert bench.value("publishing") == 0
+        bench.restart_engine()
+        await asyncio.sleep(0.1)
+        assert [inc.start_ms for inc, _ in bench.log.claims] == [1000, 2000]
+
+
+async def test_a_fenced_writer_tries_its_life_again_after_a_minute() -> None:
+    async with publishing(Fate.FENCED) as bench:
+        await asyncio.sleep(module.FENCED_RETRY_S + 1)
+        assert len(bench.log.claims) == 2
+        assert bench.value("publishing") == 1
+
+
+async def test_a_restarted_engine_is_claimed_as_a_later_life() -> None:
+    async with publishing() as bench:
+        bench.store(1, 2)
+        await asyncio.sleep(0.1)
+        bench.restart_engine()
+        bench.store(9)
+        await asyncio.sleep(0.1)
+        assert [inc.start_ms for inc, _ in bench.log.claims] == [1000, 2000]
+        assert bench.log.view.keys == {9}
+
+
+async def test_a_load_that_changed_is_in_the_next_record() -> None:
+    async with publishing() as bench:
+        bench.status = EngineStatus(report=LoadReport(waiting=3), ready=False, events=True)
+        bench.publisher.wake()
+        await asyncio.sleep(0.03)
+        assert bench.log.view.status == bench.status
+
+
+async def test_the_last_words_are_said_before_it_ends() -> None:
+    async with publishing() as bench:
+        bench.status = EngineStatus(ready=False)
+        bench.outbox.done(Done(decision_id="last"))
+        bench.publisher.stop()
+        await asyncio.sleep(0.1)
+        assert bench.log.closed == 1
+        assert bench.log.view.status == EngineStatus(ready=False)
+        assert [done.decision_id for done in bench.log.view.done] == ["last"]
