@@ -68,7 +68,6 @@ BROKEN = [
     b'{"model":"m","temperature":NaN}',
     b'{"model":"m","x":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     b'{"model":"\xff"}',
-    b'\xef\xbb\xbf{"model":"m"}',
 ]
 
 
@@ -253,6 +252,14 @@ def test_chat_prefers_its_newer_limit_and_may_have_none() -> None:
 def test_the_cache_salt_is_read_and_a_wrong_one_ignored() -> None:
     assert _completion(prompt="p", cache_salt="s").cache_salt == "s"
     assert _completion(prompt="p", cache_salt=5).cache_salt == ""
+
+
+def test_json_that_only_engines_accept_passes_unscored_for_them_to_judge() -> None:
+    for body in (b'\xef\xbb\xbf{"model":"m"}', b'{"model":"m","user":"\\ud83d"}'):
+        parsed = catalog.parse(_post(body))
+        assert (parsed.model, parsed.unscored) == ("m", "odd text")
+    odd = catalog.parse(_post(b'{"model":"\\ud83d"}')).model
+    assert odd.encode() == b"?"
 
 
 @pytest.mark.parametrize("model", ["a\r\nx-evil: 1", "m" * 20_000, "mödel", "m\0"])
