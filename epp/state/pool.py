@@ -95,7 +95,7 @@ class PoolState:
         )
         self._predicted = predicted
         self._load = load
-        self._charges = charges or Charges()
+        self._charges = charges if charges is not None else Charges()
         self._trust: dict[EndpointId, Trust] = {}
         self._unconfirmed: dict[EndpointId, deque[tuple[float, str]]] = {}
         self._lives: tuple[Incarnation, ...] = ()
