@@ -1,0 +1,213 @@
+"""Whatever order messages come in, the stream keeps its rules."""
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from epp import protocol
+from epp._pb import extproc_pb2 as pb
+from epp.errors import NoEndpoint
+from epp.request.actions import Abort, Action, Decide, Finish, Send
+from epp.request.exchange import Arrival
+from epp.request.intake import ByteBudget
+from epp.request.stream import Stream
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.director import RecordingProgress, route
+
+LIMIT = 150_000
+GOOD_MODES = st.sampled_from(
+    [pb.FULL_DUPLEX_STREAMED, pb.FULL_DUPLEX_STREAMED, pb.BUFFERED, pb.NONE]
+)
+MODES = GOOD_MODES | st.sampled_from([pb.STREAMED, pb.GRPC, 9])
+PIECES = st.one_of(
+    st.binary(max_size=20), st.integers(60_000, 130_000).map(lambda size: b"\x10\x01" * (size // 2))
+)
+
+
+class StreamOrders(RuleBasedStateMachine):
+    """Plays a gateway that keeps no rule, and checks ours after each step."""
+
+    @initialize(hostile=st.booleans(), request=GOOD_MODES, response=GOOD_MODES)
+    def open(self, hostile: bool, request: int, response: int) -> None:
+        self.budget = ByteBudget(2 * LIMIT)
+        self.stream = Stream(budget=self.budget, new_id=lambda: "id", max_request_bytes=LIMIT)
+        self.progress = RecordingProgress()
+        self.arrival: Arrival | None = None
+        self.pending = False
+        self.ended = False
+        self.closed = False
+        self.response_mode = pb.NONE
+        self.hostile = hostile
+        """Whether the gateway also does what ends a stream at once."""
+        if not hostile:
+            self.request_headers(False, request, response, "", None)
+
+    @precondition(lambda self: self.hostile)
+    @rule(
+        end=st.booleans(),
+        request=MODES,
+        response=MODES,
+        length=st.sampled_from(["", "5", "x", str(LIMIT + 1)]),
+        subset=st.sampled_from([None, [], ["a:1"], "a:1,b", 4.0]),
+    )
+    def request_headers(
+        self, end: bool, request: int, response: int, length: str, subset: object
+    ) -> None:
+        if not self._over:
+            self.response_mode = response
+        message = envoy.request_headers(
+            {":path": "/", "content-length": length},
+            end=end,
+            request_mode=request,
+            response_mode=response,
+            subset=subset,
+        )
+        self._take(self.stream.receive(message))
+
+    @precondition(lambda self: self.hostile or not self._over)
+    @rule(body=PIECES, end=st.booleans())
+    def request_body(self, body: bytes, end: bool) -> None:
+        self._take(self.stream.receive(envoy.request_body(body, end=end)))
+
+    @precondition(lambda self: self.hostile or not self._over)
+    @rule()
+    def request_trailers(self) -> None:
+        self._take(self.stream.receive(envoy.request_trailers()))
+
+    @rule(end=st.booleans(), status=st.sampled_from(["200", "", "x"]))
+    def response_headers(self, end: bool, status: str) -> None:
+        actions = self.stream.receive(envoy.response_headers(status, end=end))
+        self._one_reply(actions, "response_headers")
+
+    @precondition(lambda self: self.hostile or not self._over)
+    @rule(body=PIECES, end=st.booleans())
+    def response_body(self, body: bytes, end: bool) -> None:
+        over = self._over
+        actions = self.stream.receive(envoy.response_body(body, end=end))
+        replies = envoy.sent(actions)
+        if over:
+            assert replies == []
+            return
+        if self.response_mode == pb.FULL_DUPLEX_STREAMED:
+            pieces = envoy.streamed(replies, "response_body")
+            assert b"".join(piece.body for piece in pieces) == body
+            assert [piece.end_of_stream for piece in pieces][-1] == end
+            assert not any(piece.end_of_stream for piece in pieces[:-1])
+        else:
+            assert envoy.kinds(replies) == ["response_body"]
+
+    @rule()
+    def response_trailers(self) -> None:
+        self._one_reply(self.stream.receive(envoy.response_trailers()), "response_trailers")
+
+    @precondition(lambda self: self.hostile)
+    @rule(garbage=st.binary(max_size=30))
+    def garbage(self, garbage: bytes) -> None:
+        # What happens to parse may change the modes: the echo is then judged by none.
+        before = self.response_mode
+        self._take(self.stream.receive(garbage))
+        try:
+            message = pb.ProcessingRequest.FromString(garbage)
+        except DecodeError:
+            return
+        self.response_mode = (
+            message.protocol_config.response_body_mode
+            if message.HasField("protocol_config") and not self._over
+            else before
+        )
+
+    @precondition(lambda self: self.pending)
+    @rule(
+        how=st.sampled_from(["route", "route", "refuse", "bad destination"]),
+        body=st.none() | PIECES,
+        headers=st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3),
+    )
+    def decided(self, how: str, body: bytes | None, headers: list[tuple[str, str]]) -> None:
+        self.pending = False
+        if how == "refuse":
+            self._take(self.stream.decided(NoEndpoint("nobody")))
+            return
+        destination = "10.0.0.1:80" if how == "route" else "\n"
+        outcome = route(destination, progress=self.progress, body=body, set_headers=tuple(headers))
+        actions = self.stream.decided(outcome)
+        self._check_route(actions, destination, body)
+        self._take(actions)
+        self.stream.written()
+        assert self.budget.used == 0
+
+    @precondition(lambda self: self.hostile or self.progress.ends)
+    @rule()
+    def half_closed(self) -> None:
+        if not self._over:
+            self._take(self.stream.half_closed())
+
+    @precondition(lambda self: self.hostile or self.progress.events)
+    @rule()
+    def close(self) -> None:
+        self.stream.closed()
+        self.closed = True
+
+    @invariant()
+    def told_the_end_at_most_once_and_nothing_after_it(self) -> None:
+        ends = self.progress.ends
+        assert len(ends) <= 1
+        assert not ends or self.progress.events[-1] == ends[0]
+
+    @invariant()
+    def holds_no_more_than_allowed(self) -> None:
+        assert 0 <= self.budget.used <= LIMIT
+        if self._over:
+            assert self.budget.used == 0
+
+    @property
+    def _over(self) -> bool:
+        return self.closed or self.ended
+
+    def _take(self, actions: Sequence[Action]) -> None:
+        """Every action is well-formed, and nothing follows the end."""
+        assert not (actions and self._over)
+        for index, action in enumerate(actions):
+            match action:
+                case Send(data):
+                    message = pb.ProcessingResponse.FromString(data)
+                    assert message.WhichOneof("response") is not None
+                    assert len(data) < 64 * 1024 or message.HasField("request_body")
+                case Decide(arrival):
+                    assert self.arrival is None, "decided twice"
+                    self.arrival = arrival
+                    self.pending = True
+                case Finish() | Abort():
+                    assert index == len(actions) - 1
+                    self.ended = True
+                    self.stream.closed()
+
+    def _one_reply(self, actions: Sequence[Action], kind: str) -> None:
+        assert envoy.kinds(envoy.sent(actions)) == ([] if self._over else [kind])
+
+    def _check_route(self, actions: Sequence[Action], destination: str, body: bytes | None) -> None:
+        """Header reply first and once, with its metadata; bytes preserved."""
+        replies = envoy.replies_in(actions)
+        if not replies:
+            return
+        assert self.arrival is not None
+        first = replies[0]
+        kind = first.WhichOneof("response")
+        assert kind in ("request_headers", "request_body")
+        mutation = getattr(first, str(kind)).response.header_mutation
+        assert envoy.set_in(mutation)[protocol.DESTINATION] == destination
+        assert envoy.kinds(replies).count("request_headers") == (kind == "request_headers")
+        pieces = envoy.streamed(replies[1:], "request_body")
+        if pieces:
+            wanted = self.arrival.body if body is None else body
+            assert b"".join(piece.body for piece in pieces) == wanted
+            assert all(len(piece.body) <= protocol.MAX_BODY_PIECE for piece in pieces)
+            ends = [piece.end_of_stream for piece in pieces]
+            trailers = envoy.kinds(replies)[-1] == "request_trailers"
+            assert ends == [False] * (len(ends) - 1) + [not trailers]
+
+
+StreamOrders.TestCase.settings = settings(max_examples=150, stateful_step_count=20)
+TestStreamOrders = StreamOrders.TestCase
