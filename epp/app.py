@@ -10,18 +10,22 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 
 import aiohttp
 import structlog
 import uvloop
+from aiohttp import web
 
 from epp.config.serve import ServeSettings
 from epp.control import files
 from epp.errors import EppError
 from epp.framework import PoolId
-from epp.observe import logs
+from epp.observe import admin, logs
+from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
+from epp.observe.metrics import Metrics
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.profiles import ModeSwitch, default_profile, load_only_profile
@@ -78,6 +82,9 @@ class Picker:
         self.switch = ModeSwitch(settings.mode)
         self.scraper = Scraper(self.pool)
         self.health = Health()
+        self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
+        self.metrics = Metrics(version=version("gie-epp"))
+        self.pool.on_done.append(self.metrics.done)
         self.reader = self._reader()
         self._rng = random.Random()
 
@@ -93,20 +100,29 @@ class Picker:
     ) -> PickDirector:
         deadline_s = self.settings.decision_deadline_s
         exact = self.settings.tokenizer == "engine"
+        tokens = Tokens(
+            tokenizer=EngineTokenizer(session, self._someone) if exact else None,
+            spawn=spawn,
+            offload=offload,
+            clock=clock,
+        )
+        self.metrics.sources = replace(
+            self.metrics.sources,
+            pool=self.pool,
+            tokens=tokens,
+            offload=offload,
+            switch=self.switch,
+        )
         return PickDirector(
             pool=self.pool,
-            tokens=Tokens(
-                tokenizer=EngineTokenizer(session, self._someone) if exact else None,
-                spawn=spawn,
-                offload=offload,
-                clock=clock,
-            ),
+            tokens=tokens,
             offload=offload,
             switch=self.switch,
             profile=default_profile(),
             load_only=load_only_profile(),
             chance=self._rng,
             clock=clock,
+            observers=[self.metrics, self.explain],
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
@@ -218,10 +234,38 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         health = await stack.enter_async_context(
             serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
         )
+        picker.metrics.sources = replace(picker.metrics.sources, streams=shell.counts)
+        metrics = await stack.enter_async_context(
+            _pages(
+                admin.metrics_app(picker.metrics, clock=clock),
+                settings.host,
+                settings.metrics_port,
+            )
+        )
+        debug = admin.admin_app(
+            explain=picker.explain, pool=picker.pool, switch=picker.switch, clock=clock
+        )
+        debug_port = await stack.enter_async_context(
+            _pages(debug, settings.admin_host, settings.admin_port)
+        )
         for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
             tasks.create_task(work())
         state = picker.reader.port if isinstance(picker.reader, StateServer) else None
-        yield shell, Ports(grpc=shell.port, health=health, metrics=0, admin=0, state=state)
+        yield (
+            shell,
+            Ports(grpc=shell.port, health=health, metrics=metrics, admin=debug_port, state=state),
+        )
+
+
+@asynccontextmanager
+async def _pages(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Raises EppError when the port cannot be had."""
+    async with AsyncExitStack() as stack:
+        try:
+            bound = await stack.enter_async_context(admin.serve(app, host, port))
+        except OSError as error:
+            raise EppError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        yield bound
 
 
 class _Over(Exception):  # noqa: N818 - not an error: ends the group from inside
