@@ -1,0 +1,29 @@
+"""A director that is watched as in `epp serve`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from epp.observe.explain import Explain
+from epp.observe.metrics import Metrics, Sources
+from epp.request.transport.grpc import StreamCounts
+from tests.fakes.desk import Desk, open_desk
+
+
+@asynccontextmanager
+async def watched(count: int = 2) -> AsyncIterator[tuple[Desk, Metrics, Explain]]:
+    """A desk whose director is watched as in `epp serve`."""
+    async with open_desk(count) as desk:
+        streams = StreamCounts(started=5, live=2, routed=3)
+        streams.aborted["UNAVAILABLE"] = 1
+        sources = Sources(
+            pool=desk.pool,
+            streams=streams,
+            tokens=desk.tokens,
+            offload=desk.director._offload,
+            switch=desk.switch,
+        )
+        metrics = Metrics(version="1.2", sources=sources)
+        explain = Explain(wall=lambda: 1_700_000_000.0)
+        desk.pool.on_done.append(metrics.done)
+        desk.director._observers = (metrics, explain)
+        yield desk, metrics, explain

@@ -1,0 +1,161 @@
+"""Metrics and the last decisions."""
+
+from pathlib import Path
+
+from epp.errors import NoEndpoint
+from epp.framework import Request
+from epp.observe import catalogue
+from epp.observe.explain import MAX_DECISIONS, Explain
+from epp.observe.metrics import MAX_LABEL_CHARS, Bounded, Metrics
+from epp.state.records import Done, Outcome
+from tests.fakes.desk import Desk, ask, open_desk
+from tests.fakes.watched import watched
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def page(desk: Desk, metrics: Metrics) -> dict[str, float]:
+    """Samples of the page by name with labels."""
+    metrics.refresh(desk.now)
+    lines = metrics.text().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+def test_the_documented_table_is_the_one_in_the_code() -> None:
+    assert DOCS.read_text() == catalogue.page(), "write catalogue.page() to docs/metrics.md"
+
+
+async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
+    async with watched() as (desk, metrics, _):
+        route = await desk.route(ask())
+        await desk.decide(b"broken")
+        route.progress.response_headers(500, "10.9.9.9:1")
+        metrics.failed("score")
+        desk.pool.counts["record-gap"] += 1
+        metrics.refresh(desk.now)
+        text = metrics.text().decode()
+    for family in catalogue.FAMILIES:
+        short = family.name.removesuffix("_total")
+        assert f"# HELP {short}" in text, family.name
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    known = {family.name for family in catalogue.FAMILIES}
+    known |= {name.removesuffix("_total") + "_created" for name in known}
+    assert {name for name in told if not name.endswith("_created")} <= known
+
+
+async def test_decisions_refusals_and_answers_are_counted() -> None:
+    async with watched() as (desk, metrics, _):
+        route = await desk.route(ask())
+        route.progress.response_headers(502, None)
+        await desk.decide(b"broken")
+        await desk.route(method="GET", path="/v1/models")
+        samples = page(desk, metrics)
+    base = 'fairness_id="default-flow",model_name="m",priority="0",target_model_name=""'
+    assert samples["llm_d_epp_request_total{" + base + "}"] == 1
+    assert samples['llm_d_epp_request_error_total{error_code="502",' + base + "}"] == 1
+    assert samples['epp_refusals_total{reason="bad-request"}'] == 1
+    assert samples['epp_decisions_total{rung="predicted",why="ok"}'] == 1
+    assert samples['epp_decisions_total{rung="load_only",why="unscored"}'] == 1
+    assert samples["llm_d_epp_scheduler_e2e_duration_seconds_count"] == 2
+    assert samples['llm_d_epp_ready_endpoints{name="pool"}'] == 2
+    assert samples['llm_d_epp_extproc_streams_total{code="OK"}'] == 2
+    assert samples['llm_d_epp_extproc_streams_total{code="UNAVAILABLE"}'] == 1
+    assert samples['epp_mode{mode="normal"}'] == 1
+    assert samples['epp_mode{mode="random"}'] == 0
+    assert samples['llm_d_epp_info{version="1.2"}'] == 1
+
+
+async def test_what_is_not_known_is_absent_not_zero() -> None:
+    async with watched() as (desk, metrics, _):
+        desk.now += 100.0
+        samples = page(desk, metrics)
+    assert 'llm_d_epp_average_queue_size{name="pool"}' not in samples
+    assert not any(name.startswith("llm_d_epp_per_endpoint_queue_size") for name in samples)
+    assert not any(name.startswith("epp_endpoint_record_age_seconds") for name in samples)
+
+
+async def test_series_of_a_removed_member_are_gone() -> None:
+    async with watched() as (desk, metrics, _):
+        for _ in range(4):
+            await desk.route(ask())
+        assert any('"pod-1:8000"' in name for name in page(desk, metrics))
+        desk.pool.replace(desk.members[:1], desk.now)
+        samples = page(desk, metrics)
+    assert not any("pod-1" in name for name in samples)
+    assert samples['epp_endpoint_decisions_total{endpoint="pod-0:8000"}'] > 0
+
+
+async def test_predictions_are_compared_with_what_the_engines_found() -> None:
+    async with watched() as (desk, metrics, _):
+        route = await desk.route(ask())
+        first = desk.pool.ready(desk.now)[0]
+        metrics.done(
+            Done(decision_id="d", outcome=Outcome.OK, status=200, cached_tokens=64), first, 128
+        )
+        metrics.done(Done(decision_id="d", outcome=Outcome.OK, status=200), first, 128)
+        samples = page(desk, metrics)
+        route.progress.finished()
+    assert samples["epp_predicted_cached_tokens_total"] == 128
+    assert samples["epp_actual_cached_tokens_total"] == 64
+
+
+def test_labels_that_clients_choose_are_bounded() -> None:
+    bounded = Bounded(limit=3)
+    assert [bounded.of(name) for name in "abcd"] == ["a", "b", "c", "other"]
+    assert bounded.of("b") == "b"
+    fresh = Bounded()
+    for odd in ("m" * (MAX_LABEL_CHARS + 1), "a\nb", "\ud83d"):
+        assert fresh.of(odd) == "other"
+    assert fresh.of("m" * MAX_LABEL_CHARS) != "other"
+
+
+async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:
+    metrics = Metrics(version="1")
+    async with open_desk(1) as desk:
+        await desk.route(ask())
+        decision = desk.witness.last
+    for number in range(1001):
+        request = Request(id="r", api="c", path="/", model=f"m{number}")
+        metrics.decided(decision, request, "ok", 0.001)
+    lines = [line for line in metrics.text().decode().splitlines() if "request_total{" in line]
+    assert len(lines) == 1001
+    assert any('model_name="other"' in line for line in lines)
+
+
+async def test_the_last_decisions_say_why() -> None:
+    async with watched() as (desk, _, explain):
+        await desk.route(ask(list(range(640))))
+        await desk.route(ask(list(range(640))))
+        newest, oldest = explain.last()
+        found = explain.last(request_id=oldest["request_id"])
+    assert found == [oldest]
+    assert newest["reasons"] == [
+        "prefix 640/640 tokens predicted trust 0.90",
+        "queue 1",
+        "tokens given",
+    ]
+    assert newest["at"] == 1_700_000_000.0
+    assert newest["chosen"][0]["address"].startswith("10.0.0.")
+    assert newest["table"][0]["match"] == {"tokens": 640, "source": "predicted", "trust": 0.9}
+    assert set(newest["table"][0]["scores"]) == set(newest["weights"])
+    assert len(newest["table"]) == 2
+
+
+async def test_the_ring_of_decisions_is_bounded_and_its_text_is_cut() -> None:
+    explain = Explain(wall=lambda: 0.0)
+    async with open_desk(1) as desk:
+        await desk.route(ask())
+        decision = desk.witness.last
+    for number in range(MAX_DECISIONS + 1):
+        request = Request(id=str(number), api="c", path="/" * 999, model="m" * 999)
+        explain.decided(decision, request, "ok", 0.001)
+    assert len(explain) == MAX_DECISIONS
+    last = explain.last()
+    assert (len(last), last[0]["request_id"], last[-1]["request_id"]) == (1000, "1000", "1")
+    assert (len(last[0]["path"]), len(last[0]["model"])) == (200, 200)
+    explain.refused(NoEndpoint("x"))
+    explain.failed("score")
+    assert len(explain) == MAX_DECISIONS
