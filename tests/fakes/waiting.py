@@ -1,13 +1,15 @@
-"""Wait for something that tells nobody when it happens."""
+"""Wait for something that another task or process will make true."""
 
 import asyncio
 from collections.abc import Callable
 
+from tests.timing import scaled
 
-async def eventually(holds: Callable[[], object], *, within_s: float = 10.0) -> None:
-    """Return once it holds; TimeoutError when it never does."""
-    async with asyncio.timeout(within_s):
+
+async def until(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+    """Return as soon as `condition()` holds; TimeoutError when it does not in time."""
+    async with asyncio.timeout(scaled(within_s)):
         while True:
-            if holds():
+            if condition():
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)

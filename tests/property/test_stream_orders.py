@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -211,3 +211,36 @@ class StreamOrders(RuleBasedStateMachine):
 
 StreamOrders.TestCase.settings = settings(max_examples=150, stateful_step_count=20)
 TestStreamOrders = StreamOrders.TestCase
+
+
+@given(
+    pieces=st.lists(PIECES, max_size=4),
+    trailers=st.booleans(),
+    empty_end=st.booleans(),
+    changed=st.none() | PIECES,
+)
+def test_an_orderly_request_is_answered_byte_for_byte(
+    pieces: list[bytes], trailers: bool, empty_end: bool, changed: bytes | None
+) -> None:
+    stream = envoy.a_stream()
+    messages = [envoy.request_headers(), *(envoy.request_body(piece) for piece in pieces)]
+    if trailers:
+        messages.append(envoy.request_trailers())
+    elif empty_end or not pieces:
+        messages.append(envoy.request_body(end=True))
+    else:
+        messages[-1] = envoy.request_body(pieces[-1], end=True)
+    for message in messages[:-1]:
+        assert stream.receive(message) == ()
+    arrival = envoy.arrival_in(stream.receive(messages[-1]))
+    assert arrival.body == b"".join(pieces)
+    replies = envoy.sent(stream.decided(route("10.0.0.1:80", body=changed)))
+    answered = envoy.streamed(replies, "request_body")
+    assert b"".join(piece.body for piece in answered) == (
+        arrival.body if changed is None else changed
+    )
+    assert [piece.end_of_stream for piece in answered] == [False] * (len(answered) - 1) + [
+        not trailers
+    ]
+    expected = ["request_headers"] + ["request_body"] * len(answered)
+    assert envoy.kinds(replies) == expected + ["request_trailers"] * trailers

@@ -1,0 +1,271 @@
+"""The gRPC shell around the stream, spoken to by an ordinary gRPC client."""
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from epp import protocol
+from epp._pb import extproc_pb2 as pb
+from epp.errors import EppError, NoEndpoint
+from epp.observe.health import Health
+from epp.request.exchange import Arrival, Outcome
+from epp.request.transport.grpc import TransportLimits, serve
+from epp.request.transport.tls import host_names, self_signed
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.director import RecordingProgress, ScriptedDirector, route
+from tests.fakes.extproc_client import call, channel
+from tests.fakes.waiting import until
+from tests.timing import scaled
+
+TO = "10.0.0.1:8000"
+GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
+
+
+def _to(_: Arrival) -> Outcome:
+    return route(TO)
+
+
+async def test_a_request_is_decided_and_answered() -> None:
+    director = ScriptedDirector(_to)
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(envoy.request_headers(), envoy.request_body(b"hello", end=True))
+        replies = await stream.replies(2)
+        assert envoy.kinds(replies) == ["request_headers", "request_body"]
+        await stream.send(envoy.response_headers(end=True))
+        assert envoy.kinds(await stream.replies(1)) == ["response_headers"]
+        await stream.done_writing()
+        assert await stream.reply() is None
+        assert await stream.code() is grpc.StatusCode.OK
+        assert director.progresses[0].events == [("headers", 200, None), ("finished",)]
+        assert server.counts.routed == 1
+        assert server.budget.used == 0
+
+
+async def test_tls_works_for_a_client_that_verifies_the_name() -> None:
+    certificate, key = self_signed(host_names())
+    credentials = grpc.ssl_server_credentials([(key, certificate)])
+    director = ScriptedDirector(_to)
+    async with (
+        serve(director, host="127.0.0.1", port=0, credentials=credentials) as server,
+        channel(server.port, root=certificate) as to,
+    ):
+        stream = call(to)
+        await stream.send(GET)
+        assert envoy.kinds(await stream.replies(1)) == ["request_headers"]
+
+
+async def test_a_refusal_ends_the_stream_well() -> None:
+    director = ScriptedDirector(lambda _: NoEndpoint("nobody"))
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(GET)
+        assert envoy.kinds(await stream.replies(1)) == ["immediate_response"]
+        assert await stream.reply() is None
+        assert await stream.code() is grpc.StatusCode.OK
+        assert server.counts.refused == {"rejected-no-endpoints": 1}
+
+
+async def test_a_gateway_that_gives_up_cancels_the_decision() -> None:
+    cancelled = asyncio.Event()
+
+    async def wait_forever() -> Outcome:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError("unreachable")
+
+    director = ScriptedDirector(lambda _: wait_forever())
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(GET)
+        await until(lambda: bool(director.arrivals))
+        stream.cancel()
+        async with asyncio.timeout(scaled(2)):
+            await cancelled.wait()
+        await until(lambda: server.counts.live == 0)
+        assert server.counts.faults == 0
+
+
+async def test_a_route_that_comes_with_the_cancellation_is_given_back() -> None:
+    progress = RecordingProgress()
+
+    async def decide_when_cancelled() -> Outcome:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return route(TO, progress=progress)
+        raise AssertionError("unreachable")
+
+    director = ScriptedDirector(lambda _: decide_when_cancelled())
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(GET)
+        await until(lambda: bool(director.arrivals))
+        stream.cancel()
+        await until(lambda: bool(progress.events))
+        assert progress.events == [("reset", False)]
+        assert server.counts.late == 1
+
+
+async def test_an_answer_of_the_gateway_itself_is_seen_while_a_decision_is_out() -> None:
+    release = asyncio.Event()
+    progress = RecordingProgress()
+
+    async def slowly() -> Outcome:
+        await release.wait()
+        return route(TO, progress=progress)
+
+    director = ScriptedDirector(lambda _: slowly())
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(GET, envoy.response_headers("504", end=True))
+        assert envoy.kinds(await stream.replies(1)) == ["response_headers"]
+        release.set()
+        await until(lambda: bool(progress.events))
+        assert progress.events == [("reset", False)]
+        assert server.counts.late == 1
+        await stream.send(envoy.response_trailers())
+        assert envoy.kinds(await stream.replies(1)) == ["response_trailers"]
+
+
+async def test_a_message_that_comes_while_a_decision_is_out_is_not_lost() -> None:
+    release = asyncio.Event()
+
+    async def slowly() -> Outcome:
+        await release.wait()
+        return route(TO)
+
+    director = ScriptedDirector(lambda _: slowly())
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(envoy.request_headers(request_mode=pb.NONE))
+        await until(lambda: bool(director.arrivals))
+        release.set()
+        assert envoy.kinds(await stream.replies(1)) == ["request_headers"]
+        # The read that began during the decision is the one that gets this message.
+        await stream.send(envoy.response_headers())
+        assert envoy.kinds(await stream.replies(1)) == ["response_headers"]
+
+
+async def test_a_caller_that_half_closes_is_still_answered() -> None:
+    director = ScriptedDirector(_to)
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(envoy.request_headers(), envoy.request_body(b"x", end=True))
+        await stream.done_writing()
+        assert envoy.kinds(await stream.replies(2)) == ["request_headers", "request_body"]
+        assert await stream.reply() is None
+        assert await stream.code() is grpc.StatusCode.OK
+        assert director.progresses[0].events == [("reset", False)]
+
+
+async def test_a_stream_without_an_answer_never_ends_well() -> None:
+    director = ScriptedDirector(_to)
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(envoy.request_headers())
+        await stream.done_writing()
+        assert await stream.code() is grpc.StatusCode.CANCELLED
+        garbage = call(to)
+        await garbage.send(b"\xff")
+        assert await garbage.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert server.counts.aborted == {"CANCELLED": 1, "INVALID_ARGUMENT": 1}
+
+
+async def test_a_fault_in_the_progress_aborts_the_stream_and_is_counted() -> None:
+    class Broken(RecordingProgress):
+        def response_headers(self, status: int, served: str | None) -> None:
+            raise RuntimeError("bookkeeping failed")
+
+    director = ScriptedDirector(lambda _: route(TO, progress=Broken()))
+    async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
+        stream = call(to)
+        await stream.send(GET)
+        await stream.replies(1)
+        await stream.send(envoy.response_headers())
+        assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+        assert server.counts.faults == 1
+
+
+async def test_streams_above_the_limit_are_refused() -> None:
+    director = ScriptedDirector(_to)
+    limits = TransportLimits(max_streams=2)
+    async with (
+        serve(director, host="127.0.0.1", port=0, limits=limits) as server,
+        channel(server.port) as to,
+    ):
+        live = [call(to) for _ in range(2)]
+        for stream in live:
+            await stream.send(GET)
+            await stream.replies(1)
+        third = call(to)
+        assert await third.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        live[0].cancel()
+        await until(lambda: server.counts.live == 1)
+        fourth = call(to)
+        await fourth.send(GET)
+        assert envoy.kinds(await fourth.replies(1)) == ["request_headers"]
+
+
+@pytest.mark.parametrize(("extra", "passes"), [(0, True), (2 * 2**20, False)])
+async def test_a_message_may_hold_a_whole_body_and_no_more(extra: int, passes: bool) -> None:
+    limits = TransportLimits(max_request_bytes=5 * 2**20)
+    body = b"x" * (5 * 2**20 + extra)
+    director = ScriptedDirector(_to)
+    async with (
+        serve(director, host="127.0.0.1", port=0, limits=limits) as server,
+        channel(server.port) as to,
+    ):
+        stream = call(to)
+        await stream.send(envoy.request_headers(request_mode=pb.BUFFERED))
+        await stream.replies(1)
+        await stream.send(envoy.request_body(body, end=True))
+        if passes:
+            assert envoy.kinds(await stream.replies(1)) == ["request_body"]
+        else:
+            assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_gateway_may_ping_as_often_as_it_likes() -> None:
+    options = [
+        ("grpc.keepalive_time_ms", 50),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    director = ScriptedDirector(_to)
+    async with (
+        serve(director, host="127.0.0.1", port=0) as server,
+        channel(server.port, options=options) as to,
+    ):
+        stream = call(to)
+        await stream.send(GET)
+        await stream.replies(1)
+        await asyncio.sleep(1)
+        await stream.send(envoy.response_headers())
+        assert envoy.kinds(await stream.replies(1)) == ["response_headers"]
+
+
+async def test_a_port_in_use_is_said_plainly() -> None:
+    director = ScriptedDirector(_to)
+    async with serve(director, host="127.0.0.1", port=0) as server:
+        with pytest.raises(EppError, match="in use"):
+            async with serve(director, host="127.0.0.1", port=server.port):
+                pass
+
+
+async def test_other_services_live_on_the_same_port() -> None:
+    director = ScriptedDirector(_to)
+    health = Health(ready=True)
+    async with (
+        serve(director, host="127.0.0.1", port=0, handlers=[health.handler()]) as server,
+        channel(server.port) as to,
+    ):
+        check = to.unary_unary("/grpc.health.v1.Health/Check")
+        request = health_pb2.HealthCheckRequest(service=protocol.EXT_PROC_SERVICE)
+        answer = health_pb2.HealthCheckResponse.FromString(await check(request.SerializeToString()))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
