@@ -21,7 +21,7 @@ from .exchange import Exchange
 from .proxy import Journal, Limits, Outcome, Readiness
 from .refusals import LegError, Refused
 from .upload import Upload
-from .upstream import Call, Upstream
+from .upstream import BodyGuard, Call, Upstream
 
 _QUIET = logging.getLogger("sidecar.relay.http")
 _QUIET.setLevel(logging.CRITICAL)  # a client's bad request gets an answer, not a stack trace
@@ -156,7 +156,8 @@ class AiohttpRelay:
                 answer = await self._ask(request, progress)
                 try:
                     reply = _Reply(request, answer)
-                    await self._pass_on(request, exchange, answer, reply, progress)
+                    with BodyGuard(answer):
+                        await self._pass_on(request, exchange, answer, reply, progress)
                 finally:
                     answer.close()
         except TimeoutError:

@@ -128,3 +128,39 @@ async def _mark_fresh(
     _params: aiohttp.TraceConnectionCreateEndParams,
 ) -> None:
     context.trace_request_ctx.fresh = True
+
+
+class BodyGuard:
+    """Wakes whoever reads an answer's body when the connection under it is lost.
+
+    aiohttp closes the connection when the framing of a body breaks (a chunk size that is no
+    number), but tells nobody who waits for that body: without this it would wait for ever.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._content = answer.content
+        connection = answer.connection
+        protocol = None if connection is None else connection.protocol
+        self._closed = None if protocol is None else protocol.closed
+
+    def __enter__(self) -> None:
+        if self._closed is None:  # all of the body is here, or all that will ever come
+            self._lost()
+            return
+        self._closed.add_done_callback(self._lost)
+        # A pooled connection lives on; the future's error must not go unread at its end.
+        self._closed.remove_done_callback(_read_error)
+        self._closed.add_done_callback(_read_error)
+
+    def __exit__(self, *_: object) -> None:
+        if self._closed is not None:
+            self._closed.remove_done_callback(self._lost)
+
+    def _lost(self, _: object = None) -> None:
+        if not self._content.is_eof() and self._content.exception() is None:
+            self._content.set_exception(aiohttp.ClientPayloadError("the connection was lost"))
+
+
+def _read_error(closed: asyncio.Future[None]) -> None:
+    if not closed.cancelled():
+        closed.exception()

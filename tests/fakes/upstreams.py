@@ -94,16 +94,16 @@ class RawUpstream:
                 served += 1
         except (asyncio.IncompleteReadError, ConnectionError):
             self.gone.set()
-        except TimeoutError:
-            pass
+        except (TimeoutError, asyncio.CancelledError):
+            pass  # idle for long enough, or the test is over
         finally:
             writer.close()
-            with suppress(ConnectionError):
+            with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
 
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator["RawUpstream"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         tasks_before = asyncio.all_tasks()
         try:
