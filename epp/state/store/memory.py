@@ -13,6 +13,7 @@ import hmac
 import ipaddress
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import cast
 
 from google.protobuf.message import DecodeError
 
@@ -170,8 +171,8 @@ class _Connection(asyncio.Protocol):
         self._heard_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports behave alike without being subclasses
+        self._transport = cast("asyncio.Transport", transport)
         self.on_loopback = _is_loopback(transport.get_extra_info("peername"))
         if not self._server.opened(self):
             self.refuse("full")
@@ -347,8 +348,7 @@ class _Line(asyncio.Protocol):
         self._frames = FrameBuffer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         try:
