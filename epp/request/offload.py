@@ -26,9 +26,13 @@ class BusyError(EppError):
 
 
 class Offload:
-    """A few threads behind a bounded queue."""
+    """A thread behind a bounded queue.
 
-    def __init__(self, *, workers: int = 2, max_pending: int = 64) -> None:
+    One, because all of this work holds the interpreter's lock: more would only make the event loop
+    wait for more of them in turn.
+    """
+
+    def __init__(self, *, workers: int = 1, max_pending: int = 64) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="epp-offload")
         self._max_pending = max_pending
         self._lock = Lock()
