@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,14 +64,17 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(directory: Path, settings: EnvoySettings) -> AsyncIterator[Gateway]:
+async def gateway(
+    directory: Path, settings: EnvoySettings, *, edit: Callable[[str], str] = str
+) -> AsyncIterator[Gateway]:
     """Run Envoy in `directory` until the context ends; ports 0 in `settings` take free ones.
 
+    `edit` may change the bootstrap that the product writes.
     It is ready to serve, and has found the picker healthy, when the context begins.
     """
     log = settings.access_log or directory / "access.log"
     admin, output = directory / "admin", directory / "envoy.out"
-    config = _write_config(directory, replace(settings, access_log=log))
+    config = _write_config(directory, edit(render(replace(settings, access_log=log))))
     argv = [*command(find_envoy(directory), config), "--admin-address-path", str(admin)]
     with _created(output) as out:
         process = await asyncio.create_subprocess_exec(
@@ -105,11 +108,11 @@ async def _admin_port(process: asyncio.subprocess.Process, path: Path, output: P
             await asyncio.sleep(0.02)
 
 
-def _write_config(directory: Path, settings: EnvoySettings) -> Path:
+def _write_config(directory: Path, bootstrap: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "admin").unlink(missing_ok=True)
     config = directory / "envoy.json"
-    config.write_text(render(settings))
+    config.write_text(bootstrap)
     return config
 
 

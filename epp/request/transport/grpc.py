@@ -126,9 +126,9 @@ class ExtProcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),  # two pickers on one port would share it silently
                 # Gateways ping as they like: never answer with ENHANCE_YOUR_CALM.
-                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.max_ping_strikes", 0),
                 # A gateway that vanished without a word is noticed within a minute and a half.
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", 60_000),
                 ("grpc.keepalive_timeout_ms", 20_000),
             ),
