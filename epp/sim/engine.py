@@ -167,13 +167,11 @@ class Engine:
         budget = self.settings.max_batched_tokens
         batch: list[_Sequence] = []
         prefill = 0
-        preempted = False
         position = 0
         while position < len(self._running) and budget:
             sequence = self._running[position]
             count = min(len(sequence.tokens) - sequence.computed, budget)
             while not self._grow(sequence, count):
-                preempted = True
                 self._preempt(self._running[-1])
                 if not sequence.running:
                     break
@@ -184,7 +182,7 @@ class Engine:
             prefill += count if not sequence.answered else count - 1
             batch.append(sequence)
             position += 1
-        while self._waiting and budget and not preempted:
+        while self._waiting and budget:
             if len(self._running) >= self.settings.max_num_seqs:
                 break
             sequence = self._waiting[0]

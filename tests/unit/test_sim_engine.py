@@ -268,6 +268,28 @@ def test_without_blocks_the_youngest_gives_way_and_still_answers_the_same() -> N
     assert model.contents() == engine.pool.contents()
 
 
+def test_nobody_overtakes_a_request_that_gave_way() -> None:
+    engine = engine_with(num_blocks=6, max_model_len=24)
+    for name, start, tokens in (("a", 0, 12), ("b", 100, 12), ("c", 200, 1)):
+        engine.admit(ask(name, range(start, start + 8), tokens), 0.0)
+    outputs, _, _ = run(engine)
+    assert engine.counters.preemptions > 0
+    ends = {output.id: output.finish for output in outputs if output.finish is not None}
+    assert ends["a"] is not None
+    assert ends["c"] is not None
+    # There is room for `c` as soon as `b` gave way, but `b` comes first and needs more.
+    assert ends["c"].started >= ends["a"].ended
+
+
+def test_a_preempted_request_reports_what_it_found_when_it_first_started() -> None:
+    engine = engine_with(num_blocks=6, max_model_len=24)
+    engine.admit(ask("a", range(8), 12), 0.0)
+    engine.admit(ask("b", range(100, 108), 12), 0.0)
+    outputs, _, _ = run(engine)
+    assert {output.cached_tokens for output in outputs if output.id == "b"} == {0}
+    assert engine.counters.prefix_queries == 16
+
+
 def test_a_request_waits_while_its_prompt_finds_no_room() -> None:
     engine = engine_with(num_blocks=4, max_model_len=16)
     engine.admit(ask("a", range(12), 3), 0.0)
