@@ -44,8 +44,8 @@ from epp.state.store.memory import StateServer
 from epp.state.store.redis import RedisReader
 
 TICK_S = 0.1
-APPLY_AT_ONCE = 64
-"""Records applied before other tasks get their turn (fault A20)."""
+APPLY_AT_ONCE_S = 0.002
+"""Time spent on applying records before other tasks get their turn (fault A20)."""
 INDEX_BLOCKS = 1_000_000
 """Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
 PREDICTED_BLOCKS = 500_000
@@ -170,10 +170,13 @@ class Picker:
     async def follow_log(self) -> None:
         """Apply what writers append."""
         async for batch in self.reader.records():
-            for number, record in enumerate(batch.records, start=1):
-                self.pool.apply(record, clock())
-                if number % APPLY_AT_ONCE == 0:
+            since = clock()
+            for record in batch.records:
+                now = clock()
+                if now - since > APPLY_AT_ONCE_S:
                     await asyncio.sleep(0)
+                    since = now = clock()
+                self.pool.apply(record, now)
 
     async def tick(self) -> None:
         while True:
