@@ -123,6 +123,7 @@ class Sidecar:
                 max_in_flight=settings.max_in_flight,
                 connect_timeout_s=settings.connect_timeout_s,
                 idle_timeout_s=settings.idle_timeout_s,
+                upload_idle_s=settings.upload_idle_s,
             ),
             clock=clock,
         )

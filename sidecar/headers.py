@@ -1,5 +1,6 @@
 """Which header fields pass a proxy, and in which spelling. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from epp.protocol import HOP_BY_HOP_HEADERS, PICKER_HEADERS, ROUTING_HEADERS
@@ -10,6 +11,8 @@ _HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP_HEADERS)
 _INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS))
 _EXPECT = b"expect"
 """Answered by the proxy itself: the engine gets the body without asking for it."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 MAX_DECISION_ID = 128
 """Longest decision id that is reported, in characters."""
@@ -23,6 +26,11 @@ def for_engine(headers: RawHeaders) -> list[tuple[str, str]]:
 def for_client(headers: RawHeaders) -> list[tuple[str, str]]:
     """Fields of an engine's response that the client gets, repeated ones too, in order."""
     return _kept(headers, _HOP_BY_HOP)
+
+
+def is_fit(headers: RawHeaders) -> bool:
+    """Whether every field can be written again: none holds a control character."""
+    return not any(_CONTROL.search(name) or _CONTROL.search(value) for name, value in headers)
 
 
 def asks_for_upgrade(headers: RawHeaders) -> bool:

@@ -89,6 +89,8 @@ class Limits:
     max_in_flight: int = 4096
     connect_timeout_s: float = 2.0
     idle_timeout_s: float = 900.0
+    upload_idle_s: float = 60.0
+    """How long a client may send nothing of a body that it has begun."""
     engine_keepalive_s: float = 4.0
     """Idle engine connections are dropped sooner than uvicorn does it (5 s)."""
     replay_bytes: int = 256 << 10

@@ -45,6 +45,9 @@ BAD_BODY = Refused(
 BAD_HEADER = Refused(
     400, "invalid_request_error", "bad-header", "A header holds bytes that cannot be passed on."
 )
+UPLOAD_STALLED = Refused(
+    408, "invalid_request_error", "upload-stalled", "The request body stopped coming.", close=True
+)
 NO_UPGRADE = Refused(
     400, "invalid_request_error", "no-upgrade", "Protocol upgrades are not offered.", close=True
 )
@@ -79,9 +82,6 @@ ENGINE_SILENT = Refused(
     "engine-silent",
     "The engine sent nothing within the idle timeout.",
     close=True,
-)
-INTERNAL = Refused(
-    500, "internal_error", "internal", "The sidecar failed; its log has the reason.", close=True
 )
 
 

@@ -32,8 +32,12 @@ OUTCOMES = {
     refusals.ENGINE_LOST: Outcome.ENGINE_GONE,
     refusals.ENGINE_SILENT: Outcome.ENGINE_GONE,
     refusals.BAD_BODY: Outcome.CLIENT_GONE,
+    refusals.UPLOAD_STALLED: Outcome.CLIENT_GONE,
 }
 """Every other refusal is an error answer."""
+
+LINGER_S = 2.0
+"""How long to read on from a client that was answered before its body had ended."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +86,7 @@ class AiohttpRelay:
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,
+            lingering_time=LINGER_S,
             logger=_QUIET,
             max_field_size=limits.max_header_bytes,
             max_headers=limits.max_headers,
@@ -115,7 +120,9 @@ class AiohttpRelay:
             raise
         except Exception:  # edge of the task: one request fails, the sidecar goes on
             log.exception("a request failed inside the sidecar")
-            return exchange.refuse(refusals.INTERNAL)
+            exchange.outcome = Outcome.ENGINE_ERROR
+            _cut(request, self._limits.flush_s)
+            return web.Response(status=500)
         finally:
             self._in_flight -= 1
             self._journal.ended(exchange.ended(self._clock()))
@@ -155,6 +162,8 @@ class AiohttpRelay:
                 progress = self._postpone(idle)
                 answer = await self._ask(request, progress)
                 try:
+                    if answer.status < 200 or not headers.is_fit(answer.raw_headers):
+                        raise LegError(refusals.ENGINE_GARBLED)
                     reply = _Reply(request, answer)
                     with BodyGuard(answer):
                         await self._pass_on(request, exchange, answer, reply, progress)
@@ -171,12 +180,7 @@ class AiohttpRelay:
     ) -> aiohttp.ClientResponse:
         upload = None
         if request.body_exists:
-            upload = Upload(
-                request.content,
-                limit=self._limits.max_body_bytes,
-                replay_limit=self._limits.replay_bytes,
-                progress=progress,
-            )
+            upload = Upload(request.content, self._limits, progress)
         fields = headers.for_engine(request.raw_headers)
         return await self._upstream.send(Call(request.method, request.raw_path, fields, upload))
 

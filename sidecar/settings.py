@@ -59,6 +59,8 @@ class SidecarSettings(BaseModel):
     connect_timeout_s: Seconds = 2.0
     idle_timeout_s: Seconds = 900.0
     """An exchange in which no byte moves either way for this long is given up."""
+    upload_idle_s: Seconds = 60.0
+    """A request body of which nothing comes for this long is given up with 408."""
     grace_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """After SIGTERM, how long answers in flight may take to end."""
     settle_s: Annotated[float, Field(ge=0, le=3600)] = 1.0

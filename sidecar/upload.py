@@ -1,12 +1,14 @@
 """One request body on its way to the engine: counted, and repeatable while it is small."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from aiohttp import StreamReader
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import RequestPayloadError
 
-from .refusals import BAD_BODY, TOO_LARGE, LegError
+from .proxy import Limits
+from .refusals import BAD_BODY, TOO_LARGE, UPLOAD_STALLED, LegError
 
 
 class Upload:
@@ -18,14 +20,12 @@ class Upload:
     def __init__(
         self,
         source: StreamReader,
-        *,
-        limit: int,
-        replay_limit: int,
+        limits: Limits,
         progress: Callable[[], None],
     ) -> None:
         self._source = source
-        self._left = limit
-        self._replay_limit = replay_limit
+        self._limits = limits
+        self._left = limits.max_body_bytes
         self._replay: list[bytes] | None = []
         self._replay_size = 0
         self._progress = progress
@@ -49,7 +49,13 @@ class Upload:
 
     async def _next(self) -> bytes:
         try:
-            piece = await self._source.readany()
+            # aiohttp's server does not tell the body's reader when its framing breaks, either:
+            # such a body just stops.
+            async with asyncio.timeout(self._limits.upload_idle_s):
+                piece = await self._source.readany()
+        except TimeoutError as error:
+            self.cause = LegError(UPLOAD_STALLED)
+            raise self.cause from error
         except (OSError, RequestPayloadError, HttpProcessingError) as error:
             self.cause = LegError(BAD_BODY)
             raise self.cause from error
@@ -64,7 +70,7 @@ class Upload:
         if self._replay is None:
             return
         self._replay_size += len(piece)
-        if self._replay_size > self._replay_limit:
+        if self._replay_size > self._limits.replay_bytes:
             self._replay = None
         elif piece:
             self._replay.append(piece)

@@ -10,7 +10,7 @@ import aiohttp
 
 from sidecar.proxy import Ended, Limits
 from sidecar.relay import AiohttpRelay
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import until
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Notes:
 
     async def last(self) -> Ended:
         """The exchange that ends next, or has ended."""
-        await eventually(lambda: self.over)
+        await until(lambda: self.over)
         return self.over[-1]
 
 

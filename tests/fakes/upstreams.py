@@ -127,7 +127,11 @@ async def _body(reader: asyncio.StreamReader, request: Received) -> bytes:
     if b"chunked" not in request.values(b"transfer-encoding"):
         return b""
     body = b""
-    while size := int(await reader.readline(), 16):
+    while size := int(await _line(reader), 16):
         body += (await reader.readexactly(size + 2))[:-2]
-    await reader.readline()
+    await _line(reader)
     return body
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n")

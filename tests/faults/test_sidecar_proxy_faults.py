@@ -14,7 +14,7 @@ from sidecar.proxy import Limits, Outcome
 from tests.fakes.relays import relay_to
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import until
 from tests.timing import scaled
 
 SSE_HEAD = (
@@ -177,7 +177,7 @@ async def test_D16_three_hundred_streams_begin_at_once() -> None:
 
             began = time.monotonic()
             tasks = [tg.create_task(stream()) for _ in range(300)]
-            await eventually(lambda: begun == 300)
+            await until(lambda: begun == 300)
             assert time.monotonic() - began < scaled(3)
             more.set()
             await asyncio.wait(tasks)
@@ -416,9 +416,9 @@ async def test_D25_readiness_follows_the_engine_and_liveness_does_not() -> None:
                 await asyncio.sleep(0.2)
                 assert await both() == (503, 200)
                 health = b"200 OK"
-                await eventually(lambda: sidecar.engine.ready)
+                await until(lambda: sidecar.engine.ready)
                 assert await both() == (200, 200)
-            await eventually(lambda: not sidecar.engine.ready)
+            await until(lambda: not sidecar.engine.ready)
             assert await both() == (503, 200)
 
 
@@ -449,7 +449,7 @@ async def test_D26_twenty_streams_survive_the_sidecars_shutdown() -> None:
                     return await response.read()
 
             streams = [tg.create_task(stream()) for _ in range(20)]
-            await eventually(lambda: sidecar.relay.in_flight == 20)
+            await until(lambda: sidecar.relay.in_flight == 20)
             await leave.__aexit__(None, None, None)
     assert all(stream.result().endswith(b"data: [DONE]\n\n") for stream in streams)
 
@@ -477,7 +477,7 @@ async def test_D29_aborted_requests_leave_the_others_alone() -> None:
 
         streams = [tg.create_task(stream(number)) for number in range(50)]
         await asyncio.wait(streams)
-        await eventually(lambda: len(rig.notes.over) == 50)
+        await until(lambda: len(rig.notes.over) == 50)
     whole = b"".join(b"data: %d\n\n" % n for n in range(20))
     assert all(task.result() == whole for task in streams[::2])
     outcomes = [ended.outcome for ended in rig.notes.over]

@@ -16,7 +16,7 @@ from epp.state.records import Outcome
 from tests.fakes.engines import running_engine
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import until
 from tests.timing import scaled
 
 PROMPT = list(range(1000, 1400))
@@ -184,7 +184,7 @@ async def test_answers_in_flight_end_before_the_sidecar_does() -> None:
                 streams = [
                     tg.create_task(post(session, sidecar.port, body, **DECISION)) for _ in range(8)
                 ]
-                await eventually(lambda: sidecar.relay.in_flight == 8)
+                await until(lambda: sidecar.relay.in_flight == 8)
                 leaving = tg.create_task(leave.__aexit__(None, None, None))
                 await log.until(lambda v: v.status is not None and not v.status.ready)
                 async with session.get(f"http://127.0.0.1:{sidecar.port}/health") as response:

@@ -16,7 +16,7 @@ from sidecar.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
 from tests.fakes.relays import relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import until
 from tests.timing import scaled
 
 USAGE = {
@@ -95,11 +95,14 @@ async def test_the_first_event_is_not_held_back_for_the_second() -> None:
         await talk.send(b"0\r\n\r\n")
 
     upstream = RawUpstream(script)
-    async with upstream.running(), relay_to(upstream.port) as rig:
-        async with rig.session.post(rig.url + "/", data=b"{}") as response:
-            assert await response.content.readany() == b"data: 1\n\n"
-            more.set()
-            assert await response.content.read() == b""
+    async with (
+        upstream.running(),
+        relay_to(upstream.port) as rig,
+        rig.session.post(rig.url + "/", data=b"{}") as response,
+    ):
+        assert await response.content.readany() == b"data: 1\n\n"
+        more.set()
+        assert await response.content.read() == b""
 
 
 async def test_headers_pass_before_the_body_begins() -> None:
@@ -111,12 +114,15 @@ async def test_headers_pass_before_the_body_begins() -> None:
         await talk.send(b"0\r\n\r\n")
 
     upstream = RawUpstream(script)
-    async with upstream.running(), relay_to(upstream.port) as rig:
-        async with rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
-            assert response.status == 200
-            assert rig.notes.first == []
-            more.set()
-            await response.read()
+    async with (
+        upstream.running(),
+        relay_to(upstream.port) as rig,
+        rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response,
+    ):
+        assert response.status == 200
+        assert rig.notes.first == []
+        more.set()
+        await response.read()
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -211,10 +217,13 @@ async def test_response_headers_pass_as_they_are_with_nothing_added() -> None:
 @pytest.mark.parametrize("status", [b"301 Moved Permanently", b"307 Temporary Redirect"])
 async def test_a_redirect_is_passed_on_and_not_followed(status: bytes) -> None:
     upstream = RawUpstream(answer(b"", status=status, fields=b"Location: /elsewhere\r\n"))
-    async with upstream.running(), relay_to(upstream.port) as rig:
-        async with rig.session.get(rig.url + "/", allow_redirects=False) as response:
-            assert response.status == int(status[:3])
-            assert response.headers["location"] == "/elsewhere"
+    async with (
+        upstream.running(),
+        relay_to(upstream.port) as rig,
+        rig.session.get(rig.url + "/", allow_redirects=False) as response,
+    ):
+        assert response.status == int(status[:3])
+        assert response.headers["location"] == "/elsewhere"
     assert len(upstream.received) == 1
 
 
@@ -311,7 +320,7 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_engine_leg_at_onc
     async with upstream.running(), relay_to(upstream.port) as rig:
         _, writer = await rig.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        await eventually(lambda: upstream.received)
+        await until(lambda: upstream.received)
         await asyncio.sleep(0.02)
         writer.close()
         await asyncio.wait_for(upstream.gone.wait(), 5)
@@ -324,7 +333,7 @@ async def test_a_client_that_leaves_in_mid_upload_ends_the_engine_leg() -> None:
     async with upstream.running(), relay_to(upstream.port) as rig:
         _, writer = await rig.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nxxx")
-        await eventually(lambda: upstream.received)
+        await until(lambda: upstream.received)
         writer.close()
         await asyncio.wait_for(upstream.gone.wait(), 5)
         assert (await rig.notes.last()).outcome is Outcome.CLIENT_GONE
@@ -366,10 +375,13 @@ async def test_garbage_from_the_engine_is_502() -> None:
         await talk.send(b"SPDY go away\r\n\r\n")
 
     upstream = RawUpstream(script)
-    async with upstream.running(), relay_to(upstream.port) as rig:
-        async with rig.session.post(rig.url + "/", data=b"{}") as response:
-            assert response.status == 502
-            assert json.loads(await response.read())["error"]["code"] == "engine-garbled"
+    async with (
+        upstream.running(),
+        relay_to(upstream.port) as rig,
+        rig.session.post(rig.url + "/", data=b"{}") as response,
+    ):
+        assert response.status == 502
+        assert json.loads(await response.read())["error"]["code"] == "engine-garbled"
 
 
 async def test_an_engine_that_never_answers_is_504_after_the_idle_timeout() -> None:
@@ -388,9 +400,12 @@ async def test_an_engine_that_never_answers_is_504_after_the_idle_timeout() -> N
 async def test_an_answer_longer_than_the_idle_timeout_passes_while_bytes_move() -> None:
     upstream = RawUpstream(sse([b"%d" % n for n in range(12)], gap_s=0.1))
     limits = Limits(idle_timeout_s=0.5)
-    async with upstream.running(), relay_to(upstream.port, limits) as rig:
-        async with rig.session.post(rig.url + "/", data=b"{}") as response:
-            assert (await response.read()).endswith(b"[DONE]\n\n")
+    async with (
+        upstream.running(),
+        relay_to(upstream.port, limits) as rig,
+        rig.session.post(rig.url + "/", data=b"{}") as response,
+    ):
+        assert (await response.read()).endswith(b"[DONE]\n\n")
 
 
 async def test_an_engine_that_falls_silent_in_mid_stream_cuts_the_client() -> None:
@@ -415,17 +430,20 @@ async def test_one_more_than_the_exchanges_in_flight_is_503() -> None:
         await talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     upstream = RawUpstream(script)
-    async with upstream.running(), relay_to(upstream.port, Limits(max_in_flight=3)) as rig:
-        async with asyncio.TaskGroup() as tg:
+    async with (
+        upstream.running(),
+        relay_to(upstream.port, Limits(max_in_flight=3)) as rig,
+        asyncio.TaskGroup() as tg,
+    ):
 
-            async def post() -> int:
-                async with rig.session.post(rig.url + "/", data=b"{}") as response:
-                    return response.status
+        async def post() -> int:
+            async with rig.session.post(rig.url + "/", data=b"{}") as response:
+                return response.status
 
-            held = [tg.create_task(post()) for _ in range(3)]
-            await eventually(lambda: rig.relay.in_flight == 3)
-            assert await post() == 503
-            more.set()
+        held = [tg.create_task(post()) for _ in range(3)]
+        await until(lambda: rig.relay.in_flight == 3)
+        assert await post() == 503
+        more.set()
     assert [task.result() for task in held] == [200, 200, 200]
 
 

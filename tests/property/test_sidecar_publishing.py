@@ -13,7 +13,7 @@ from sidecar.metrics import Metrics
 from sidecar.outbox import Outbox
 from sidecar.publisher import Publisher
 from sidecar.settings import SidecarSettings
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import until
 from tests.fakes.writers import FakeLog, Fate
 
 SETTINGS = SidecarSettings(
@@ -85,7 +85,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
                         await asyncio.sleep(0.001 * key / 4)
                 publisher.wake()
                 await asyncio.sleep(0)
-            await eventually(lambda: not log.fates and outbox.empty and _settled())
+            await until(lambda: not log.fates and outbox.empty and _settled())
             task.cancel()
 
     def _settled() -> bool:
