@@ -98,7 +98,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 # Prompts as paths in a tree: a key stands for a whole prefix, as in block chains.
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=6).map(
@@ -166,7 +166,7 @@ class PredictedMachine(RuleBasedStateMachine):
 
 
 TestPredictedMachine = PredictedMachine.TestCase
-TestPredictedMachine.settings = settings(max_examples=100, stateful_step_count=40)
+TestPredictedMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(

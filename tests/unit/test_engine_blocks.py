@@ -57,6 +57,25 @@ def test_a_hole_takes_its_keys_and_gives_them_back() -> None:
     }
 
 
+def test_a_child_of_a_block_with_a_hole_before_it_counts_by_itself() -> None:
+    engine = EngineBlocks("m")
+    engine.apply([stored([0, 1], PROMPT[:400], 200)])
+    engine.apply([removed(0)])
+    # Block 1 (200 to 399) has lost the own block that begins before it, but its tail is its own.
+    whole = keys([*PROMPT[:400], *range(200)])
+    assert set(engine.present()) == set(whole[4:6])
+    assert engine.apply([stored([2], list(range(200)), 200, parent=1)]).stored == whole[6:9]
+
+
+def test_a_block_that_returns_behind_a_hole_does_not_bridge_it() -> None:
+    engine = EngineBlocks("m")
+    engine.apply([stored(range(4), PROMPT[:64], 16)])
+    engine.apply([removed(0, 2)])
+    assert engine.apply([stored([2], PROMPT[32:48], 16, parent=1)]).empty
+    assert engine.present() == []
+    assert engine.apply([stored([0], PROMPT[:16], 16)]).stored == keys(PROMPT[:64])
+
+
 def test_a_batch_that_undoes_itself_changes_nothing() -> None:
     engine = EngineBlocks("m")
     delta = engine.apply([stored(range(4), PROMPT[:256], 64), removed(3, 2, 1, 0)])

@@ -58,6 +58,14 @@ def test_the_same_tuple_asked_again_sees_every_change() -> None:
     assert index.lookup([1], asked) == {B: 1}
 
 
+def test_another_tuple_asked_next_has_its_own_answer() -> None:
+    index = PrefixIndex(100)
+    index.store(A, [1])
+    index.store(B, [1])
+    assert index.lookup([1], (A,)) == {A: 1}
+    assert index.lookup([1], (B,)) == {B: 1}
+
+
 def test_the_same_list_changed_in_between_is_asked_anew() -> None:
     index = PrefixIndex(100)
     index.store(A, [1])

@@ -10,7 +10,7 @@ and at least as long: a lookup finds the end of what still counts by halving, an
 can be cleared away whenever there is time.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from math import inf
@@ -40,11 +40,6 @@ class _Block:
 
     def live(self, now: float) -> bool:
         return self.until > now or (bool(self.lapses) and self.lapses[-1] > now)
-
-    def hold(self, expires: float, now: float) -> None:
-        if self.lapses and self.lapses[0] <= now:
-            del self.lapses[: bisect_right(self.lapses, now)]
-        self.lapses.append(expires)
 
     def release(self, expires: float, until: float) -> None:
         place = bisect_left(self.lapses, expires)
@@ -112,7 +107,7 @@ class PredictedIndex:
             if block is None:
                 block = there[key] = _Block(inc, key)
                 fresh.append(key)
-            block.hold(expires, now)
+            block.lapses.append(expires)
             self._lru[block] = None
             self._lru.move_to_end(block)
             blocks.append(block)
