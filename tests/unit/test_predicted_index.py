@@ -108,6 +108,13 @@ def test_open_predictions_of_one_shared_prompt_are_bounded() -> None:
     assert index.lookup(range(10), [A], now=100) == {}
 
 
+def test_a_prompt_without_full_blocks_predicts_nothing() -> None:
+    index = PredictedIndex(10, ttl_s=100)
+    index.insert(A, [], "r", now=0)
+    assert index.lookup([], [A], now=0) == {}
+    assert (len(index), index.open_requests) == (0, 0)
+
+
 def test_a_prompt_that_failed_is_not_held_up_by_one_that_ran_out() -> None:
     index = PredictedIndex(100, ttl_s=10)
     index.insert(A, [1], "old", now=0)
