@@ -1,13 +1,11 @@
 """Choose among rated candidates. Pure: the random source is an argument.
 
-Candidates of equal rating are chosen at random, independent of the order in which they came: a
-counter that rotates over changing lists starves some of them (fault B17).
+Candidates of equal rating are chosen at random: a counter that rotates over changing lists starves
+some of them (fault B17).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
-
-from epp.framework import EndpointId
 
 TIE = 1e-9
 """Ratings closer than this are equal: sums of floats differ in their last bits."""
@@ -25,23 +23,21 @@ def below(count: int, chance: Chance) -> int:
     return min(int(chance.random() * count), count - 1)
 
 
-def best(
-    ids: Sequence[EndpointId], totals: Sequence[float], count: int, chance: Chance
-) -> tuple[list[int], int]:
+def best(totals: Sequence[float], count: int, chance: Chance) -> tuple[list[int], int]:
     """Indices of the `count` best, best first, and how many shared the first place."""
-    left = sorted(range(len(ids)), key=lambda index: (-totals[index], ids[index]))
+    left = list(range(len(totals)))
     chosen: list[int] = []
     tied = 0
     while left and len(chosen) < count:
-        top = totals[left[0]]
-        equals = 1
-        while equals < len(left) and top - totals[left[equals]] <= TIE:
-            equals += 1
-        tied = tied or equals
-        chosen.append(left.pop(below(equals, chance)))
+        top = max([totals[index] for index in left])
+        equals = [index for index in left if top - totals[index] <= TIE]
+        tied = tied or len(equals)
+        taken = equals[below(len(equals), chance)]
+        chosen.append(taken)
+        left.remove(taken)
     return chosen, tied
 
 
-def anyone(ids: Sequence[EndpointId], count: int, chance: Chance) -> list[int]:
-    """Indices of `count` candidates at random, all equally likely."""
-    return best(ids, [0.0] * len(ids), count, chance)[0]
+def anyone(size: int, count: int, chance: Chance) -> list[int]:
+    """Indices of `count` among `size` candidates at random, all equally likely."""
+    return best([0.0] * size, count, chance)[0]

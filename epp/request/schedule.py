@@ -7,7 +7,6 @@ poor but never undefined (faults B08, B09).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from math import isfinite
 
 from epp.errors import EppError
@@ -16,7 +15,7 @@ from epp.framework import Decision, Endpoint, Request, Rung, Scorer, ScoreRow, S
 from . import pickers
 from .pickers import Chance
 
-MAX_ROWS = 32
+MAX_ROWS = 16
 """Candidates in a decision's score table, best first; the others are left out."""
 
 
@@ -77,8 +76,7 @@ def schedule(
         column = columns[weighted.name]
         for index, score in enumerate(column):
             totals[index] += weighted.weight * score
-    ids = [candidate.id for candidate in candidates]
-    chosen, tied = pickers.best(ids, totals, count, chance)
+    chosen, tied = pickers.best(totals, count, chance)
     reasons = _reasons(request, candidates[chosen[0]], tied)
     return Decision(
         request_id=request.id,
@@ -95,7 +93,7 @@ def draw(
     request: Request, candidates: Sequence[Endpoint], chance: Chance, *, count: int = 1
 ) -> Decision:
     """Choose without rating: any candidate is as good as another. At least one candidate."""
-    chosen = pickers.anyone([candidate.id for candidate in candidates], count, chance)
+    chosen = pickers.anyone(len(candidates), count, chance)
     return Decision(
         request_id=request.id,
         chosen=tuple(candidates[index] for index in chosen),
@@ -154,12 +152,9 @@ def _table(
     chosen: Sequence[int],
 ) -> tuple[ScoreRow, ...]:
     """Rows of the chosen first, then of the best others."""
-    rank = {index: place for place, index in enumerate(chosen)}
-    rows = nsmallest(
-        MAX_ROWS,
-        range(len(candidates)),
-        key=lambda i: (rank.get(i, len(rank)), -totals[i], candidates[i].id),
-    )
+    order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
+    others = [index for index in order if index not in chosen]
+    rows = [*chosen, *others][:MAX_ROWS]
     return tuple(
         ScoreRow(
             endpoint=candidates[index].id,
