@@ -65,8 +65,8 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "at": entry.at,
         "took_ms": round(entry.took_s * 1000, 3),
         "api": request.api,
-        "path": request.path[:MAX_TEXT],
-        "model": request.model[:MAX_TEXT],
+        "path": _cut(request.path),
+        "model": _cut(request.model),
         "prompt_tokens": request.prompt_tokens,
         "exact": request.exact,
         "blocks": request.blocks,
@@ -81,6 +81,11 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "weights": dict(decision.weights),
         "table": [_row(row) for row in decision.table],
     }
+
+
+def _cut(text: str) -> str:
+    """A client's text, bounded, and printable as JSON whatever bytes it came from."""
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def _row(row: ScoreRow) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from epp.errors import NoEndpoint
 from epp.framework import Request
 from epp.observe import catalogue
@@ -156,6 +158,9 @@ async def test_the_ring_of_decisions_is_bounded_and_its_text_is_cut() -> None:
     last = explain.last()
     assert (len(last), last[0]["request_id"], last[-1]["request_id"]) == (1000, "1000", "1")
     assert (len(last[0]["path"]), len(last[0]["model"])) == (200, 200)
+    odd = Request(id="odd", api="c", path="/\udcff", model="\ud83d")
+    explain.decided(decision, odd, "ok", 0.001)
+    assert msgspec.json.encode(explain.last(1))
     explain.refused(NoEndpoint("x"))
     explain.failed("score")
     assert len(explain) == MAX_DECISIONS
