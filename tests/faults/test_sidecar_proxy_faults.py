@@ -432,7 +432,7 @@ async def test_D26_twenty_streams_survive_the_sidecars_shutdown() -> None:
         await talk.send(SSE_HEAD)
         for n in range(20):
             await talk.chunk(b"data: %d\n\n" % n)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.08)  # longer than the server's own last moment
         await talk.chunk(b"data: [DONE]\n\n")
         await talk.send(b"0\r\n\r\n")
 
