@@ -245,9 +245,9 @@ def bench_request(
 def fixed_picker(
     *,
     grpc_port: Annotated[int, typer.Option(help="Port of ext_proc, plaintext.")],
-    destination: Annotated[str, typer.Option(help="ip:port of every answer.")],
+    destination: Annotated[list[str], typer.Option(help="ip:port; several are taken in turn.")],
 ) -> None:
-    """Run a picker that always answers the same endpoint: what ext_proc itself costs."""
+    """Run a picker that decides nothing: what ext_proc itself costs."""
     from epp.fixed import serve
 
     _run(serve(grpc_port, destination))

@@ -1,12 +1,14 @@
-"""A picker that knows one answer: what ext_proc itself costs, without any decision.
+"""A picker that decides nothing: what ext_proc itself costs.
 
 It runs on the same transport as the real picker and exists to be measured against.
 """
 
 import asyncio
+import itertools
 import signal
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from epp.observe.health import Health
 from epp.request.exchange import Arrival, Outcome, Route
 from epp.request.transport import grpc as transport
 
@@ -23,22 +25,26 @@ class Unwatched:
     def reset(self, *, answered: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
 class FixedDirector:
-    """Sends every request to `destination` (`ip:port`)."""
+    """Sends each request to the next of `destinations` (`ip:port`), in turn."""
 
-    destination: str
+    def __init__(self, destinations: Sequence[str]) -> None:
+        self._next = itertools.cycle(destinations)
 
     async def decide(self, arrival: Arrival) -> Outcome:
-        return Route(destination=self.destination, progress=Unwatched())
+        return Route(destination=next(self._next), progress=Unwatched())
 
 
-async def serve(grpc_port: int, destination: str) -> None:
+async def serve(grpc_port: int, destinations: Sequence[str]) -> None:
     """Serve ext_proc in plaintext on loopback until SIGTERM or SIGINT. Raises EppError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    director = FixedDirector(destination)
-    async with transport.serve(director, host="127.0.0.1", port=grpc_port):
+    director = FixedDirector(destinations)
+    health = Health()
+    health.ready = True
+    async with transport.serve(
+        director, host="127.0.0.1", port=grpc_port, handlers=[health.handler()]
+    ):
         await stop.wait()

@@ -78,7 +78,6 @@ async def stream(
     *,
     max_tokens: int,
     into: Stream,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Ask for a streamed completion and note every event in `into` as it comes."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "stream": True}
@@ -88,7 +87,7 @@ async def stream(
             into.pod = answer.headers.get("x-inference-pod", "")
             async for line in answer.content:
                 if line.startswith(b"data:"):
-                    into.arrivals.append(clock())
+                    into.arrivals.append(time.monotonic())
                     into.done = line.startswith(DONE)
     except (aiohttp.ClientError, TimeoutError) as error:
         into.fault = str(error) or type(error).__name__

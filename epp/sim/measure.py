@@ -1,0 +1,50 @@
+"""Numbers out of a run: quantiles, and the CPU that a process has used."""
+
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` (0 to 1) of the values do not exceed.
+
+    NaN without values.
+    """
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Quantiles of one variant, in milliseconds."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Spread":
+        values = [1000 * quantile(seconds, share) for share in (0.5, 0.9, 0.99)]
+        return cls(len(seconds), *values)
+
+
+def intervals(arrivals: Sequence[float]) -> list[float]:
+    """Seconds between neighbours."""
+    return [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+
+
+def cpu_s(pid: int, proc: Path = Path("/proc")) -> float:
+    """CPU seconds that all threads of a process have used, user and system; 0 when it is gone."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    after_name = stat.rpartition(")")[2].split()  # the name may hold blanks and brackets
+    ticks = int(after_name[11]) + int(after_name[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
