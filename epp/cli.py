@@ -278,7 +278,7 @@ def _add_serve() -> None:
             )
         )
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect is told
-    app.command("serve")(serve)
+    app.command("serve")(serve)  # once more replaces it
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

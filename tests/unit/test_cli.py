@@ -1,0 +1,110 @@
+"""The command line: flags, and one clear line for what a user can mend."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from epp import cli
+from epp.config.serve import ServeSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+
+Epp = Callable[..., Ended]
+
+
+@pytest.fixture
+def epp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Epp:
+    """Run the command line in this process."""
+
+    def run(*arguments: str, code: int = 0) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["epp", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        assert (ended.value.code or 0) == code, said.err
+        return Ended(code, said.out, said.err)
+
+    return run
+
+
+def test_the_version_is_that_of_the_distribution(epp: Epp) -> None:
+    assert epp("version").stdout.strip() == version("gie-epp")
+    assert json.loads(epp("version", "--json").stdout) == {"version": version("gie-epp")}
+
+
+def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> None:
+    text = " ".join(epp("serve", "--help").stdout.split())
+    for name, field in ServeSettings.model_fields.items():
+        flag = "--" + name.replace("_", "-").removesuffix("-s")
+        assert flag in text
+        assert field.description
+        assert field.description.replace("- ", "-") in text.replace("- ", "-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "--endpoints-file", "no-such-file"], "no-such-file"),
+        (["serve", "--endpoints-file", "x", "--grpc-port", "99999"], "--grpc-port"),
+        (["serve", "--endpoints-file", "x", "--store", "redis"], "--redis-url"),
+        (["sidecar", "--pool-name", "p", "--name", "n", "--engine-url", "ftp://x"], "engine_url"),
+        (["sidecar", "--pool-name", "p", "--name", "n", "--state-token-file", "gone"], "gone"),
+        (["local", "engine", "--block-tokens", "0"], "block_tokens must be 1 to 4096"),
+        (["local", "up", "--engines", "0"], "--engines must be between"),
+        (["local", "up", "--port-base", "80"], "--port-base must be between"),
+    ],
+)
+def test_a_fault_of_the_user_is_one_line_and_exit_code_2(
+    epp: Epp, arguments: list[str], says: str
+) -> None:
+    done = epp(*arguments, code=2)
+    assert says in done.stderr
+    assert done.stderr.startswith("epp: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_words_are_refused_with_the_known_ones(epp: Epp) -> None:
+    assert "memory" in epp("serve", "--endpoints-file", "x", "--store", "disk", code=2).stderr
+    assert "No such command" in epp("sreve", code=2).stderr
+
+
+def test_a_password_of_redis_need_not_be_on_the_command_line(epp: Epp) -> None:
+    assert "EPP_REDIS_URL" in epp("serve", "--help").stdout
+    assert "EPP_STATE_URL" in epp("sidecar", "--help").stdout
+
+
+@pytest.mark.parametrize("command", [["version"], ["local", "--help"], ["sidecar", "--help"]])
+def test_a_command_imports_only_what_it_needs(command: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from epp import cli\n"
+        f"sys.argv[1:] = {command!r}\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'grpc', 'aiohttp', 'redis', 'uvloop', 'zmq', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_token_of_a_file_is_read_without_its_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+    assert cli._secret(path) == "s3cret"
