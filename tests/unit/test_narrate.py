@@ -1,0 +1,62 @@
+"""What people see while a fleet comes up."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from epp.sim.claims import Result
+from epp.sim.demo import report, show, time_scale
+from epp.sim.narrate import Narrator
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_elsewhere_than_on_a_terminal_each_event_is_a_plain_line() -> None:
+    text, clock = io.StringIO(), Clock()
+    narrator = Narrator(2, clock, Console(file=text))
+    with narrator:
+        narrator("engine-0", "starting")
+        clock.now += 1.5
+        narrator("engine-0", "ready")
+        narrator.doing("checking …")
+    assert text.getvalue() == "  0.0 s  engine-0 starting\n  1.5 s  engine-0 ready\nchecking …\n"
+
+
+def test_a_terminal_shows_one_moving_line() -> None:
+    text = io.StringIO()
+    narrator = Narrator(3, Clock(), Console(file=text, force_terminal=True, width=80))
+    with narrator:
+        for name in ("a", "b"):
+            narrator(name, "starting")
+        narrator("a", "ready")
+    assert "engine" not in text.getvalue()
+    assert "\x1b[" in text.getvalue()
+
+
+RESULTS = [Result("water is wet", "it was", True), Result("pigs fly", "none did", False)]
+
+
+def test_the_table_of_claims_says_which_do_not_hold() -> None:
+    text = io.StringIO()
+    show(RESULTS, 12.3, Console(file=text, width=80))
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    assert ["water", "is", "wet", "it", "was", "yes"] in lines
+    assert ["pigs", "fly", "none", "did", "NO"] in lines
+    assert "1 of 2 claims hold; 12 s" in text.getvalue()
+
+
+def test_machines_get_the_same_claims() -> None:
+    assert '"holds": false' in report(RESULTS, 1.0)
+    assert '"holds": true' in report(RESULTS[:1], 1.0)
+
+
+def test_limits_stretch_only_by_a_sensible_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, scale in (("4", 4.0), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("x", 1.0)):
+        monkeypatch.setenv("EPP_TIME_SCALE", text)
+        assert time_scale() == scale
