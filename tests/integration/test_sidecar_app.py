@@ -264,3 +264,41 @@ async def test_sigterm_ends_the_process_with_status_zero() -> None:
             pass
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+async def test_a_background_task_that_fails_is_counted_and_requests_pass() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        async with running_engine() as engine, LogReader().running() as log:
+            settings = quick_settings(
+                engine.port, log.server.port, kv_events=endpoint, kv_events_bind=True
+            )
+            async with running_sidecar(settings) as sidecar, aiohttp.ClientSession() as session:
+                await wait_ready(session, sidecar.port)
+                await post(session, sidecar.port, completion(PROMPT), **DECISION)
+                view = await log.until(lambda v: len(v.done) == 1)
+                assert view.status is not None
+                assert not view.status.events
+                failures = sidecar.metrics.task_failures.labels("events")
+                assert failures._value.get() >= 1
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    program = (
+        "import asyncio; from sidecar.app import run; from sidecar.settings import SidecarSettings;"
+        "s = SidecarSettings(pool='p', name='n', host='127.0.0.1', port=0, metrics_port=0,"
+        " settle_s=60, grace_s=60, engine_url='http://127.0.0.1:1');"
+        "asyncio.run(run(s))"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        while b"sidecar listens" not in await process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert process.returncode is None
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

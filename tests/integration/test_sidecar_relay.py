@@ -14,6 +14,7 @@ import pytest
 from epp.protocol import ROUTING_HEADERS
 from sidecar.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
+from sidecar.relay import AiohttpRelay
 from tests.fakes.relays import relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
@@ -468,3 +469,35 @@ async def test_unreadable_usage_is_counted_by_reason_and_never_an_error() -> Non
             assert await response.read() == body
         ended = await rig.notes.last()
     assert (ended.usage, ended.usage_unknown) == (Usage(), Unknown.COMPRESSED)
+
+
+async def test_a_failure_of_our_own_cuts_that_request_and_no_other() -> None:
+    upstream = RawUpstream(sse([b"1"]))
+    async with upstream.running(), relay_to(upstream.port) as rig:
+
+        def fail(_decision: str, _ttft_s: float) -> None:
+            raise RuntimeError("a bug")
+
+        rig.notes.first_token = fail
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
+                await response.read()
+        assert (await rig.notes.last()).outcome is Outcome.ENGINE_ERROR
+        async with rig.session.post(rig.url + "/", data=b"{}") as response:
+            assert (await response.read()).endswith(b"[DONE]\n\n")
+        assert rig.relay.in_flight == 0
+
+
+async def test_a_port_that_is_taken_is_said_at_once() -> None:
+    async with relay_to(1) as rig:
+        second = AiohttpRelay(
+            host="127.0.0.1",
+            port=rig.port,
+            engine_url="http://127.0.0.1:1",
+            journal=rig.notes,
+            refusing=lambda: None,
+            limits=Limits(),
+            clock=time.monotonic,
+        )
+        with pytest.raises(OSError, match="address"):
+            await second.start()
