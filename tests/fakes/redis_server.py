@@ -1,4 +1,4 @@
-"""A real redis-server on a free port: no persistence, and it can be frozen, killed and restarted."""
+"""A real redis-server on a free port, without persistence; it can be frozen, killed, restarted."""
 
 import contextlib
 import os
@@ -29,10 +29,13 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below 55,536, for a cluster node also listens 10,000 higher."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port < 55_000:
+            return port
 
 
 class RedisServer:

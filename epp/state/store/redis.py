@@ -273,10 +273,14 @@ class RedisReader:
 
 
 def _client(url: str, password: str | None, timeout_s: float) -> Redis:
-    """One connection, no retries behind our back, and no call longer than `timeout_s`."""
+    """One connection, no retries behind our back; callers put a time limit on every call.
+
+    Not by `socket_timeout`: with one, redis-py sends through `asyncio.wait_for`, which on Python
+    3.11 can swallow a cancellation, and a task that was cancelled would go on for ever.
+    """
     return Redis.from_url(
         url,
-        socket_timeout=timeout_s,
+        socket_timeout=None,
         socket_connect_timeout=timeout_s,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),
