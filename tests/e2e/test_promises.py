@@ -1,0 +1,68 @@
+"""The demo's promises on fleets of other shapes than the demo's own."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from epp.sim import claims
+from epp.sim.fleet import Fleet, FleetSettings, Gateway, Store
+from epp.sim.ports import auto_ports
+from tests.timing import SCALE
+
+rng = random.SystemRandom()
+
+
+def settings(
+    directory: Path, *, engines: int, store: Store = "memory", envoy: Gateway = "standalone"
+) -> FleetSettings:
+    ports = auto_ports(engines, rng)
+    return FleetSettings(engines=engines, ports=ports, store=store, envoy=envoy, run_dir=directory)
+
+
+def assert_all_hold(results: list[claims.Result]) -> None:
+    assert results
+    assert [result for result in results if not result.holds] == []
+
+
+async def test_prefixes_and_a_killed_engine_with_answers_through_the_picker(tmp_path: Path) -> None:
+    async with Fleet(settings(tmp_path, engines=2, envoy="full-duplex")) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        assert_all_hold(await claims.prefixes(trial))
+        assert_all_hold(await claims.engine_killed(trial))
+
+
+async def test_a_killed_picker_with_the_embedded_log_comes_back_warm(tmp_path: Path) -> None:
+    async with Fleet(settings(tmp_path, engines=2)) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        head = trial.text(200)
+        first = await trial.ask(head)
+        assert_all_hold(await claims.picker_killed(trial))
+        again = await trial.ask(f"{head} {trial.text(3)}")
+        assert again.pod == first.pod
+        assert again.cached_tokens > 0
+
+
+async def test_redis_stops_and_starts_with_answers_through_the_picker(tmp_path: Path) -> None:
+    options = settings(tmp_path, engines=2, store="redis", envoy="full-duplex")
+    async with Fleet(options) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        assert_all_hold(await claims.redis_gone(trial))
+        assert_all_hold(await claims.prefixes(trial))
+
+
+async def test_a_check_that_cannot_be_made_does_not_hold(tmp_path: Path) -> None:
+    async with Fleet(settings(tmp_path, engines=1)) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        results = await claims.run(trial, "Redis", claims.redis_gone)
+    assert [result.holds for result in results] == [False]
+    assert "no part is called 'redis'" in results[0].measured
+
+
+@pytest.mark.long
+async def test_every_promise_holds_ten_times_in_a_row(tmp_path: Path) -> None:
+    async with Fleet(settings(tmp_path, engines=4, store="redis")) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        for _ in range(10):
+            for name, check in claims.CHECKS:
+                assert_all_hold(await claims.run(trial, name, check))
