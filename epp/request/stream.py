@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.errors import Refusal
+from epp.errors import BadRequest, Refusal
 
 from . import replies
 from .actions import Abort, Action, Code, Decide, Finish, Send
@@ -194,6 +194,9 @@ class Stream:
         if not headers.get(protocol.REQUEST_ID):
             headers[protocol.REQUEST_ID] = identity = self.new_id()
             self._new_headers = ((protocol.REQUEST_ID, identity),)
+        if headers.get(":method") == "CONNECT":
+            # A tunnel has no end to wait for, and none of the engines opens one.
+            return self._refuse(BadRequest("CONNECT is not served here"))
         if message.end_of_stream or self._request_mode == pb.NONE:
             return self._decide(has_body=False)
         refusal = self._body.declared(headers.get("content-length"))

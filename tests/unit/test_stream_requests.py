@@ -245,6 +245,12 @@ def test_nothing_is_said_after_a_refusal() -> None:
     assert stream.receive(envoy.response_headers()) == ()
 
 
+def test_a_tunnel_is_refused_because_it_has_no_end_to_wait_for() -> None:
+    reply, finish = envoy.a_stream().receive(envoy.request_headers({":method": "CONNECT"}))
+    assert finish == Finish("bad-request")
+    assert envoy.sent([reply])[0].immediate_response.status.code == 400
+
+
 def test_a_body_at_the_limit_passes() -> None:
     stream = envoy.a_stream(limit=10)
     stream.receive(envoy.request_headers({"content-length": "10"}))

@@ -125,6 +125,9 @@ class ExtProcServer:
                 ("grpc.max_receive_message_length", self._limits.max_message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),  # two pickers on one port would share it silently
+                # A burst that Python has not picked up yet: gRPC would reject it from 1,000 on.
+                ("grpc.server.max_pending_requests", self._limits.max_streams),
+                ("grpc.server.max_pending_requests_hard_limit", self._limits.max_streams),
                 # Gateways ping as they like: never answer with ENHANCE_YOUR_CALM.
                 ("grpc.http2.max_ping_strikes", 0),
                 # A gateway that vanished without a word is noticed within a minute and a half.

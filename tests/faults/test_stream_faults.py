@@ -1,0 +1,134 @@
+"""Field faults of the ext_proc protocol that need no gateway to show."""
+
+import json
+from itertools import permutations
+
+import pytest
+
+from epp import protocol
+from epp._pb import extproc_pb2 as pb
+from epp.errors import BadRequest
+from epp.request.actions import Decide
+from epp.request.stream import Stream
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.director import RecordingProgress, route
+
+TO = "10.0.0.1:8000"
+
+
+def _decidable(body: bytes = b"{}", *, response_mode: int = pb.NONE) -> Stream:
+    stream = envoy.a_stream()
+    stream.receive(envoy.request_headers(response_mode=response_mode))
+    (decide,) = stream.receive(envoy.request_body(body, end=True))
+    assert isinstance(decide, Decide)
+    return stream
+
+
+def test_A01_no_reply_is_larger_than_gateways_take() -> None:
+    """Protected by `replies.pieces`; red when it returns the body as one piece."""
+    body = bytes(range(256)) * (3_900_000 // 256)
+    actions = _decidable(body, response_mode=pb.FULL_DUPLEX_STREAMED).decided(route(TO))
+    assert all(len(action.data) <= 64 * 1024 for action in actions if hasattr(action, "data"))
+    pieces = envoy.streamed(envoy.sent(actions), "request_body")
+    assert b"".join(piece.body for piece in pieces) == body
+    assert [piece.end_of_stream for piece in pieces].index(True) == len(pieces) - 1
+
+
+def test_A02_a_request_without_a_body_gets_exactly_one_reply() -> None:
+    """Protected by `Stream._on_request_headers`; red when it waits for a body all the same."""
+    stream = envoy.a_stream()
+    envoy.arrival_in(stream.receive(envoy.request_headers(end=True)))
+    assert envoy.kinds(envoy.sent(stream.decided(route(TO)))) == ["request_headers"]
+
+
+@pytest.mark.parametrize(("new", "removed"), [(b"longer than", True), (b"s", True), (b"{}", False)])
+def test_A04_a_changed_length_takes_its_header_with_it(new: bytes, removed: bool) -> None:
+    """Protected by `new_length` in `Stream._route_replies`; red when that is always False."""
+    (reply, *_) = envoy.sent(_decidable(b"{}").decided(route(TO, body=new)))
+    mutation = reply.request_headers.response.header_mutation
+    assert ("content-length" in mutation.remove_headers) is removed
+    assert "content-length" not in envoy.set_in(mutation)
+
+
+def test_A05_hop_by_hop_headers_are_never_set_or_echoed() -> None:
+    """Protected by `_NEVER_SET` in replies; red when it is empty."""
+    hop = tuple((name, "x") for name in protocol.HOP_BY_HOP_HEADERS)
+    stream = _decidable()
+    (reply, _) = envoy.sent(stream.decided(route(TO, set_headers=hop)))
+    assert not set(envoy.set_in(reply.request_headers.response.header_mutation)) & set(
+        protocol.HOP_BY_HOP_HEADERS
+    )
+    answer = pb.ProcessingRequest(
+        response_headers=pb.HttpHeaders(headers=envoy.headers_of(hop))
+    ).SerializeToString()
+    (echoed,) = envoy.sent(stream.receive(answer))
+    assert echoed.response_headers == pb.HeadersResponse()
+
+
+def test_A08_a_bad_request_is_told_in_json_that_clients_understand() -> None:
+    """Protected by `replies.refusal`; red when the content type is not set."""
+    reply = envoy.replies_in(_decidable(b'{"model":').decided(BadRequest("invalid JSON")))[0]
+    immediate = reply.immediate_response
+    assert immediate.status.code == 400
+    assert envoy.set_in(immediate.headers)["content-type"] == "application/json"
+    assert {"message", "type", "code"} <= set(json.loads(immediate.body)["error"])
+
+
+def test_A22_value_and_raw_value_make_the_same_decision() -> None:
+    """Protected by `intake.header_map`; red when it reads `raw_value` alone."""
+    arrivals = []
+    for header in (
+        pb.HeaderValue(key=":path", raw_value=b"/v1/completions"),
+        pb.HeaderValue(key=":path", value="/v1/completions"),
+    ):
+        message = pb.ProcessingRequest(
+            request_headers=pb.HttpHeaders(
+                headers=pb.HeaderMap(headers=[header]), end_of_stream=True
+            )
+        )
+        stream = envoy.a_stream()
+        arrivals.append(envoy.arrival_in(stream.receive(message.SerializeToString())))
+        (reply,) = envoy.sent(stream.decided(route(TO)))
+        assert envoy.set_in(reply.request_headers.response.header_mutation)
+    assert arrivals[0] == arrivals[1]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_A25_every_order_of_ends_finishes_once(order: tuple[int, ...]) -> None:
+    """Protected by `Stream._finished` and `closed`; red when they keep the progress."""
+    progress = RecordingProgress()
+    stream = _decidable(response_mode=pb.FULL_DUPLEX_STREAMED)
+    stream.decided(route(TO, progress=progress))
+    stream.receive(envoy.response_headers())
+    ends = (
+        lambda: stream.receive(envoy.response_body(b"[DONE]", end=True)),
+        lambda: stream.receive(envoy.response_trailers()),
+        stream.closed,
+    )
+    for index in order:
+        ends[index]()
+    assert len(progress.ends) == 1
+    assert progress.ends[0] == (("reset", True) if order[0] == 2 else ("finished",))
+
+
+def test_A28_header_and_metadata_agree_over_many_requests() -> None:
+    """Protected by `replies.routing`; red when the metadata is built from anything else."""
+    for number in range(100):
+        destination = ",".join(f"10.0.{number}.{entry}:8000" for entry in range(1 + number % 3))
+        (reply, _) = envoy.sent(_decidable().decided(route(destination)))
+        space = reply.dynamic_metadata.fields[protocol.LB_NAMESPACE].struct_value
+        mutation = reply.request_headers.response.header_mutation
+        assert space.fields[protocol.DESTINATION].string_value == destination
+        assert envoy.set_in(mutation)[protocol.DESTINATION] == destination
+
+
+def test_A29_one_header_reply_comes_first_and_keeps_the_route() -> None:
+    """Protected by `Stream._route_replies`; red when the body goes first."""
+    stream = envoy.a_stream()
+    said = list(stream.receive(envoy.request_headers()))
+    said += stream.receive(envoy.request_body(b"x" * 200_000))
+    assert said == []
+    stream.receive(envoy.request_body(end=True))
+    replies = envoy.sent(stream.decided(route(TO)))
+    assert envoy.kinds(replies) == ["request_headers"] + ["request_body"] * 4
+    assert not replies[0].request_headers.response.clear_route_cache
