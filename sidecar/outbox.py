@@ -1,8 +1,9 @@
 """What is still to be said to the log, bounded, in an order that a reader can follow. Pure.
 
 After a claim everything is said anew: the first record carries `reset`, and what does not fit into
-it follows in plain `stored` lists. Changes that come meanwhile wait behind. Changes of one block
-replace each other; too many of them become a full state. Reports of requests are said at least
+it follows in `stored` lists. Changes that come meanwhile wait behind. A full state may also be
+restated for readers that came late; that takes nothing away from the changes that wait. Changes of
+one block replace each other; too many of them become a full state. Reports of requests are said at least
 once: those of a record that failed go back to the head of the queue.
 """
 
@@ -15,8 +16,8 @@ from typing import TypeVar
 from epp.state.engine_blocks import Delta
 from epp.state.records import BlockChange, Done, FirstToken
 
-KEYS_PER_RECORD = 60_000
-"""480 kB; a record has 1 MiB at most."""
+KEYS_PER_RECORD = 10_000
+"""80 kB, and a few milliseconds of a reader's event loop."""
 REPORTS_PER_RECORD = 1_000
 MAX_CHANGES = 60_000
 """Blocks whose change waits; one more, and a full state is said instead."""
@@ -52,6 +53,10 @@ class Outbox:
         self._max_reports = max_reports
         self._say_all = True
         self._reset = False
+        self._restate = False
+        """Say the full state again, when nothing else of the kind is under way."""
+        self._restating = False
+        """What is in `_full` is said again."""
         self._full: deque[int] = deque()
         self._changes: dict[int, bool] = {}
         self._first: deque[FirstToken] = deque()
@@ -65,9 +70,8 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Nothing but load is left to say."""
-        return not (
-            self._say_all or self._reset or self._full or self._changes or self._first or self._done
-        )
+        whole = self._say_all or self._reset or self._restate or self._full
+        return not (whole or self._changes or self._first or self._done)
 
     @property
     def crowded(self) -> bool:
@@ -83,12 +87,16 @@ class Outbox:
         """A new sequence begins (a claim): say the full state first."""
         self._say_all = True
 
+    def restate(self) -> None:
+        """Say the full state again for readers that came late."""
+        self._restate = True
+
     def blocks(self, delta: Delta) -> None:
         """The cache changed."""
         if self._say_all:
             return
         if delta.reset:
-            self._reset = True
+            self._reset, self._restating = True, False
             self._full.clear()
             self._changes.clear()
         self._changes.update(dict.fromkeys(delta.stored, True))
@@ -130,12 +138,21 @@ class Outbox:
     def _next_blocks(self) -> BlockChange | None:
         if self._say_all:
             self._say_all, self._reset = False, True
+            self._restate = self._restating = False
             self._changes.clear()
+            self._full = deque(self._present())
+        elif self._restate and not self._full and not self._reset:
+            # Changes stay: who knows the full state passes over it and needs them.
+            self._restate, self._restating, self._reset = False, True, True
             self._full = deque(self._present())
         reset, self._reset = self._reset, False
         self.resets += reset
-        if self._full:
-            return BlockChange(reset=reset, stored=_popped(self._full, self._keys_per_record))
+        if self._full or (reset and self._restating):
+            return BlockChange(
+                reset=reset,
+                stored=_popped(self._full, self._keys_per_record),
+                restated=self._restating,
+            )
         keys = list(islice(self._changes, self._keys_per_record))
         if not keys and not reset:
             return None

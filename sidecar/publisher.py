@@ -70,6 +70,7 @@ class Publisher:
         self._writer: Writer | None = None
         self._stopping = False
         self._last_at = float("-inf")
+        self._stated_at = float("-inf")
         self._failures = 0
 
     def wake(self) -> None:
@@ -112,9 +113,12 @@ class Publisher:
         self._metrics.claims.inc()
         self._metrics.connected.set(1)
         self._outbox.restart()
+        # Spread over the period, so that a pool of sidecars does not say it all at once.
+        self._stated_at = self._clock() - self._rng.uniform(0, self._settings.restate_s / 2)
         try:
             while self._start_ms() == life:
                 ending = self._stopping
+                self._restate()
                 await self._flush(claim)
                 if ending:
                     return
@@ -122,6 +126,13 @@ class Publisher:
                 await self._due()
         finally:
             self._metrics.connected.set(0)
+
+    def _restate(self) -> None:
+        """Redis keeps only the last minute; a state port hears all with each connection."""
+        due = self._clock() - self._stated_at >= self._settings.restate_s
+        if due and self._settings.log_outlives_readers:
+            self._stated_at = self._clock()
+            self._outbox.restate()
 
     async def _flush(self, claim: "_Claim") -> None:
         """Append what there is, and load in any case."""

@@ -48,6 +48,8 @@ class SidecarSettings(BaseModel):
     """Shortest time between two records."""
     heartbeat_ms: Annotated[float, Field(ge=10, le=60_000)] = 500
     """Longest time between two records; a picker calls a report stale after 2 s."""
+    restate_s: Seconds = 25.0
+    """Time between full states in Redis, whose log holds 60 s: a picker that starts reads one."""
     append_timeout_s: Seconds = 2.0
     """How long the store may take for one record before it counts as away."""
 
@@ -78,6 +80,11 @@ class SidecarSettings(BaseModel):
     @property
     def pool_id(self) -> PoolId:
         return PoolId(self.pool)
+
+    @property
+    def log_outlives_readers(self) -> bool:
+        """Whether a picker may begin to read in the middle of our sequence."""
+        return not self.state_url.startswith("tcp://")
 
     @field_validator("engine_url")
     @classmethod

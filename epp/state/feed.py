@@ -2,7 +2,8 @@
 
 The writer's sequence is the truth (DESIGN 6). After a jump the blocks learnt so far may be gone
 from the engine without our knowing, so they are dropped. What comes after it may be believed, but
-is only a part, until the writer says everything again (`reset`).
+is only a part, until the writer says everything again (`reset`). A writer also says it again from
+time to time for readers that came late (`restated`); who followed it all along passes over that.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ class Verdict(StrEnum):
 class Feed:
     """Where the reading of one life's records stands."""
 
-    __slots__ = ("_nonce", "_retired", "_seq", "complete", "events", "last_at")
+    __slots__ = ("_nonce", "_retired", "_seq", "complete", "events", "known", "last_at")
 
     def __init__(self) -> None:
         self._nonce: int | None = None
@@ -37,6 +38,8 @@ class Feed:
         self._retired: deque[int] = deque(maxlen=8)
         self.complete = False
         """A full state and everything after it was read."""
+        self.known = False
+        """The full state that is being restated tells us nothing new."""
         self.events = False
         """The writer sees the engine's KV events."""
         self.last_at: float | None = None
@@ -49,6 +52,8 @@ class Feed:
             return verdict
         self._seq = record.seq
         self.last_at = now
+        if record.reset:
+            self.known = verdict is Verdict.NEXT
         if verdict is Verdict.RESET:
             self.complete = True
         elif verdict is not Verdict.NEXT:
@@ -63,9 +68,10 @@ class Feed:
             return Verdict.RESET
         if record.seq <= self._seq:
             return Verdict.DUPLICATE
-        if record.reset:
+        follows = record.seq == self._seq + 1
+        if record.reset and not (record.restated and follows and self.complete):
             return Verdict.RESET
-        return Verdict.NEXT if record.seq == self._seq + 1 else Verdict.GAP
+        return Verdict.NEXT if follows else Verdict.GAP
 
     def _judge_new_writer(self, record: Record, begins: bool) -> Verdict:
         if record.nonce in self._retired:

@@ -75,6 +75,8 @@ class Mirror:
         True when something changed and all of the engine's blocks are known.
         """
         feed = self._feeds[inc.endpoint]
+        if change.restated and feed.known:
+            return False
         if change.scheme != blocks.SCHEME or change.own_block_tokens != self.own_block_tokens:
             self._disbelieve(feed, inc, "blocks-other-scheme")
             return False

@@ -58,6 +58,8 @@ class BlockChange:
     reset: bool = False
     own_block_tokens: int = 64
     scheme: int = 1
+    restated: bool = False
+    """Said again for readers that came late; the others know it already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,10 @@ class Record:
     def reset(self) -> bool:
         return self.blocks is not None and self.blocks.reset
 
+    @property
+    def restated(self) -> bool:
+        return self.blocks is not None and self.blocks.restated
+
 
 def encode(record: Record) -> bytes:
     """Serialise. Raises ValueError for what a reader would refuse as too large."""
@@ -132,6 +138,7 @@ def encode(record: Record) -> bytes:
         blocks.removed.extend(change.removed)
         blocks.own_block_tokens = change.own_block_tokens
         blocks.scheme = change.scheme
+        blocks.restated = change.restated
     if status is not None:
         report = status.report
         message.load.CopyFrom(
@@ -208,6 +215,7 @@ def _blocks(delta: pb.BlockDelta) -> BlockChange:
         reset=delta.reset,
         own_block_tokens=delta.own_block_tokens,
         scheme=delta.scheme,
+        restated=delta.restated,
     )
 
 

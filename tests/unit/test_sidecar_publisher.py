@@ -29,13 +29,14 @@ class Bench:
     keys: set[int] = field(default_factory=set)
     life: int = 1000
     status: EngineStatus = field(default_factory=lambda: EngineStatus(ready=True))
+    state_url: str = "tcp://127.0.0.1:1"
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(lambda: sorted(self.keys), keys_per_record=4, max_changes=10)
         self.publisher = Publisher(
             ENDPOINT,
-            SidecarSettings(pool="p", name="n", state_url="tcp://127.0.0.1:1"),
+            SidecarSettings(pool="p", name="n", state_url=self.state_url),
             outbox=self.outbox,
             status=lambda: self.status,
             start_ms=lambda: self.life,
@@ -61,8 +62,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def publishing(*fates: Fate, life: int = 1000) -> AsyncIterator[Bench]:
-    bench = Bench(FakeLog(fates=list(fates)), life=life)
+async def publishing(
+    *fates: Fate, life: int = 1000, state_url: str = "tcp://127.0.0.1:1"
+) -> AsyncIterator[Bench]:
+    bench = Bench(FakeLog(fates=list(fates)), life=life, state_url=state_url)
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(bench.publisher.run())
         await asyncio.sleep(0.001)
@@ -70,6 +73,15 @@ async def publishing(*fates: Fate, life: int = 1000) -> AsyncIterator[Bench]:
             yield bench
         finally:
             task.cancel()
+
+
+async def test_redis_hears_the_full_state_again_and_again_and_a_state_port_once() -> None:
+    async with publishing(state_url="redis://127.0.0.1:1") as bench:
+        await asyncio.sleep(60)
+        assert bench.outbox.resets == 3
+    async with publishing() as bench:
+        await asyncio.sleep(60)
+        assert bench.outbox.resets == 1
 
 
 async def test_a_life_is_claimed_and_its_full_state_said() -> None:
