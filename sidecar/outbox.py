@@ -3,8 +3,8 @@
 After a claim everything is said anew: the first record carries `reset`, and what does not fit into
 it follows in `stored` lists. Changes that come meanwhile wait behind. A full state may also be
 restated for readers that came late; that takes nothing away from the changes that wait. Changes of
-one block replace each other; too many of them become a full state. Reports of requests are said at least
-once: those of a record that failed go back to the head of the queue.
+one block replace each other; too many of them become a full state. Reports of requests are said at
+least once: those of a record that failed go back to the head of the queue.
 """
 
 from collections import deque
