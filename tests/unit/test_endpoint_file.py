@@ -50,7 +50,7 @@ def test_the_least_entry_and_json() -> None:
     (member,) = read('{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": 8000}]}')
     assert member.id == EndpointId(POOL, "default/a", 8000)
     assert member.has_sidecar
-    assert member.role is Role.BOTH
+    assert member.role is Role.UNLABELLED
     assert member.metrics_url == "http://127.0.0.1:8000/metrics"
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_role_is_let_pass_with_a_warning() -> None:
     warned: list[str] = []
     entry = "{name: a, address: 1.2.3.4, port: 1, labels: {llm-d.ai/role: boss}}"
     (member,) = read(f"endpoints: [{entry}]", warned)
-    assert member.role is Role.BOTH
+    assert member.role is Role.UNLABELLED
     assert warned[0].startswith("e.yaml:1:")
     assert "'boss'" in warned[0]
 
