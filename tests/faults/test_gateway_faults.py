@@ -119,7 +119,7 @@ async def test_A18_the_failure_mode_decides_over_faults_and_never_over_policy(
 ) -> None:
     """Protected by the edges in transport/grpc and by the health-checked cluster with panic 0:
     red when a fault ends with Finish (200 when closed), and, for the picker that is down, when the
-    health check is taken out of the bootstrap (503 when open)."""
+    bootstrap allows panic again (503 when open)."""
 
     def mode(settings: EnvoySettings) -> EnvoySettings:
         return replace(settings, fail_open=fail_open)

@@ -107,6 +107,7 @@ def test_A25_every_order_of_ends_finishes_once(order: tuple[int, ...]) -> None:
     )
     for index in order:
         ends[index]()
+    stream.closed()
     assert len(progress.ends) == 1
     assert progress.ends[0] == (("reset", True) if order[0] == 2 else ("finished",))
 
