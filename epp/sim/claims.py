@@ -268,9 +268,9 @@ async def run(trial: Trial, name: str, check: Check) -> list[Result]:
     return [Result(name, f"could not be measured: {failure}", False)]
 
 
-def _flat(errors: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+def _flat(errors: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
     for error in errors.exceptions:
-        if isinstance(error, ExceptionGroup):
+        if isinstance(error, BaseExceptionGroup):
             yield from _flat(error)
         else:
             yield error

@@ -51,12 +51,18 @@ async def test_redis_stops_and_starts_with_answers_through_the_picker(tmp_path: 
         assert_all_hold(await claims.prefixes(trial))
 
 
-async def test_a_check_that_cannot_be_made_does_not_hold(tmp_path: Path) -> None:
-    async with Fleet(settings(tmp_path, engines=1)) as fleet:
+async def test_the_checks_notice_what_does_not_hold(tmp_path: Path) -> None:
+    async with Fleet(settings(tmp_path, engines=2)) as fleet:
         trial = claims.Trial(fleet, rng, SCALE)
-        results = await claims.run(trial, "Redis", claims.redis_gone)
-    assert [result.holds for result in results] == [False]
-    assert "no part is called 'redis'" in results[0].measured
+        without_redis = await claims.run(trial, "Redis", claims.redis_gone)
+        async with fleet.session.post(f"{fleet.admin}/debug/mode", json={"mode": "random"}) as done:
+            assert done.status == 200
+        at_random = await claims.run(trial, "prefixes", claims.prefixes)
+        crowded = await claims.run(trial, "burst", claims.burst)  # 40 on 2 engines: 20 at least
+    assert [result.holds for result in without_redis] == [False]
+    assert "no part is called 'redis'" in without_redis[0].measured
+    assert not at_random[0].holds
+    assert not crowded[0].holds
 
 
 @pytest.mark.long
