@@ -52,7 +52,7 @@ class Feed:
             return verdict
         self._seq = record.seq
         self.last_at = now
-        if record.reset:
+        if record.reset or verdict is not Verdict.NEXT:
             self.known = verdict is Verdict.NEXT
         if verdict is Verdict.RESET:
             self.complete = True

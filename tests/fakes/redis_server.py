@@ -68,11 +68,13 @@ class RedisServer:
             time.sleep(0.02)
         raise AssertionError("redis-server does not answer")
 
-    def command(self, *words: str) -> str:
+    def command(self, *words: str | bytes) -> str:
         """One command over a connection of its own; the raw reply."""
-        request = f"*{len(words)}\r\n" + "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in words)
+        given = [word.encode() if isinstance(word, str) else word for word in words]
+        request = b"*%d\r\n" % len(given)
+        request += b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in given)
         with socket.create_connection(("127.0.0.1", self.port), timeout=scaled(5)) as line:
-            line.sendall(request.encode())
+            line.sendall(request)
             return line.recv(1 << 16).decode(errors="replace")
 
     def freeze(self) -> None:

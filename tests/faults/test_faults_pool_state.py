@@ -229,12 +229,15 @@ def test_C04_the_same_address_under_a_new_uid_inherits_nothing() -> None:
 
 
 def test_C04_the_same_identity_restarted_inherits_nothing() -> None:
-    """Red without `_forget(before)` in PoolState._born."""
+    """Red when a later start is no other life (Endpoints.born), and, for what stays in memory,
+    without `_forget(before)` in PoolState._born."""
     state = new_state(member("a"))
     say(state, "a", 1, 0.0, start=1, blocks=full(*KEYS))
     assert see(state, "a", 0.0).match.tokens == 512
-    say(state, "a", 1, 1.0, start=2, nonce=2, blocks=full())
+    say(state, "a", 2, 1.0, start=2)
     assert see(state, "a", 1.0).match.tokens == 0
+    state.tick(1.1)
+    assert len(state._mirror._index) == 0
 
 
 def test_C05_a_jump_drops_the_blocks_and_steps_down_until_the_next_full_state() -> None:

@@ -68,3 +68,13 @@ def test_the_same_writer_may_start_over() -> None:
     feed.on(rec(1, 2), 0.1)
     assert feed.on(rec(1, 1, reset=True), 0.2) is Verdict.RESET
     assert feed.on(rec(1, 2), 0.3) is Verdict.NEXT
+
+
+def test_after_a_gap_nothing_that_is_restated_is_known() -> None:
+    feed = Feed()
+    feed.on(rec(1, 1, reset=True), 0.0)
+    again = BlockChange(reset=True, restated=True)
+    feed.on(Record(incarnation=LIFE, nonce=1, seq=2, blocks=again), 0.1)
+    assert feed.known
+    feed.on(rec(1, 4), 0.2)
+    assert not feed.known

@@ -127,7 +127,8 @@ class RedisWriter:
             return int(cast("int", result))
 
         try:
-            return await self._within(evaluate)
+            async with asyncio.timeout(self._call_s):
+                return await evaluate()
         except (RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
             await _dropped(self._client)
             raise StoreError(f"Redis at {self._where}: {_brief(error)}") from error
@@ -136,14 +137,6 @@ class RedisWriter:
         sha = await self._client.script_load(script)
         self._shas[script] = sha.decode() if isinstance(sha, bytes) else str(sha)
         return self._shas[script]
-
-    async def _within(self, call: Callable[[], Awaitable[int]]) -> int:
-        try:
-            async with asyncio.timeout(self._call_s):
-                return await call()
-        except asyncio.CancelledError:
-            await _dropped(self._client)  # else the next call would read this one's answer (E02)
-            raise
 
 
 class RedisReader:
