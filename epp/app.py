@@ -21,14 +21,16 @@ from aiohttp import web
 from epp.config.serve import ServeSettings
 from epp.control import files
 from epp.errors import EppError
-from epp.framework import PoolId
+from epp.framework import PoolId, Role
 from epp.observe import admin, logs
+from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile
+from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
+from epp.request.split import Decider, SplitRules
 from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
@@ -83,6 +85,7 @@ class Picker:
         self.scraper = Scraper(self.pool)
         self.health = Health()
         self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
+        self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
         self.metrics = Metrics(version=version("gie-epp"))
         self.pool.on_done.append(self.metrics.done)
         self.reader = self._reader()
@@ -120,13 +123,19 @@ class Picker:
             switch=self.switch,
             profile=default_profile(),
             load_only=load_only_profile(),
+            prefill=prefill_profile(),
             chance=self._rng,
             clock=clock,
-            observers=[self.metrics, self.explain],
+            observers=[self.metrics, self.explain, self.alarm],
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
                 destinations=self.settings.max_endpoints,
+            ),
+            split_rules=SplitRules(
+                decider=Decider(self.settings.split),
+                threshold_tokens=self.settings.split_threshold_tokens,
+                candidates=self.settings.prefill_candidates,
             ),
         )
 
@@ -134,6 +143,9 @@ class Picker:
         """A ready endpoint, another one each time."""
         ready = self.pool.ready(clock())
         return self._rng.choice(ready).address if ready else None
+
+    def _has_roles(self) -> bool:
+        return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
 
     def _reader(self) -> Reader:
         settings = self.settings

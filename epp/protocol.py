@@ -28,6 +28,10 @@ DECISION_ID = "x-epp-decision-id"
 PREDICTED_CACHED_TOKENS = "x-epp-predicted-cached-tokens"
 """Request header, picker to sidecar: prompt tokens that the picker expects to be cached."""
 
+PREFILLER = "x-prefiller-host-port"
+"""Request header, picker to sidecar: who may compute the prompt, `ip:port`, best first, comma
+separated. Set where the request is split, and only there."""
+
 PICKER_HEADERS = (DECISION_ID, PREDICTED_CACHED_TOKENS)
 """Set by the picker for the sidecar, which removes them before the engine sees the request."""
 
@@ -35,7 +39,7 @@ ROUTING_HEADERS = (
     DESTINATION,
     DESTINATION_SERVED,
     SUBSET_HINT,
-    "x-prefiller-host-port",
+    PREFILLER,
     "x-encoder-hosts-ports",
     "x-data-parallel-host-port",
     "x-data-parallel-rank",

@@ -37,6 +37,6 @@ class TokenLoad:
         return [self._one(request, endpoint) for endpoint in endpoints]
 
     def _one(self, request: Request, endpoint: Endpoint) -> float:
-        uncached = max(0.0, request.prompt_tokens - max(0.0, endpoint.match.credited_tokens))
+        uncached = endpoint.match.missing(request.prompt_tokens)
         tokens = max(endpoint.load.reserved_prefill_tokens, 0) + uncached
         return 1.0 - min(1.0, tokens / self.queue_threshold_tokens)

@@ -57,6 +57,20 @@ class ServeSettings(BaseModel):
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
     )
+    split: Literal["prefix", "always", "never"] = Field(
+        "prefix",
+        description="Which prompts endpoints with a prefill role compute for others. prefix: those "
+        "of which the chosen endpoint lacks --split-threshold-tokens.",
+    )
+    split_threshold_tokens: int = Field(
+        512,
+        ge=1,
+        description="Fewer uncached tokens fit into an engine's step beside running answers, and "
+        "are not worth a handoff.",
+    )
+    prefill_candidates: int = Field(
+        2, ge=1, le=4, description="Prefill endpoints named in x-prefiller-host-port, best first."
+    )
     drain_timeout_s: float = Field(
         30.0, ge=0, description="How long live streams may go on after SIGTERM."
     )

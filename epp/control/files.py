@@ -166,15 +166,14 @@ def _signature(path: Path | str) -> tuple[int, ...]:
 
 def _member(entry: EndpointEntry, pool: PoolId, marks: "_Marks", number: int, warn: Warn) -> Member:
     host = f"[{entry.address}]" if ":" in entry.address else entry.address
-    label = entry.labels.get(ROLE_LABEL)
-    role = Role.BOTH
-    if label is not None:
-        try:
-            role = Role(label)
-        except ValueError:
-            place = marks.at(("endpoints", number, "labels", ROLE_LABEL))
-            known = ", ".join(Role)
-            warn(f"{place} no role is called {label!r} (known: {known}); serving whole requests")
+    label = entry.labels.get(ROLE_LABEL, "")
+    try:
+        role = Role(label)
+    except ValueError:
+        role = Role.UNLABELLED
+        place = marks.at(("endpoints", number, "labels", ROLE_LABEL))
+        known = ", ".join(filter(None, Role))
+        warn(f"{place} no role is called {label!r} (known: {known}); serving whole requests")
     return Member(
         id=EndpointId(pool, entry.uid or f"{entry.namespace}/{entry.name}", entry.port),
         address=f"{host}:{entry.port}",

@@ -7,7 +7,7 @@ restarts is another incarnation.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NewType
+from typing import NewType, Self
 
 PoolId = NewType("PoolId", str)
 """`namespace/name` of an InferencePool, or the configured name of a pool."""
@@ -42,11 +42,33 @@ class Incarnation:
 
 
 class Role(StrEnum):
-    """Label `llm-d.ai/role`. An endpoint without one serves whole requests."""
+    """Label `llm-d.ai/role`: which part of a request an endpoint takes, as the reference means it.
 
-    BOTH = "both"
-    PREFILL = "prefill"
-    DECODE = "decode"
+    Whoever serves decode also serves whole requests. The multimodal encode stage stands for itself.
+    """
+
+    serves_decode: bool
+    """May be the destination of a request, split or whole."""
+    serves_prefill: bool
+    """May compute the prompt of a request that another endpoint decodes."""
+
+    def __new__(cls, label: str, decode: bool = False, prefill: bool = False) -> Self:
+        role = str.__new__(cls, label)
+        role._value_ = label
+        role.serves_decode = decode
+        role.serves_prefill = prefill
+        return role
+
+    UNLABELLED = ("", True, False)
+    """No label: whole requests, and never a part that others rely on."""
+    DECODE = ("decode", True, False)
+    PREFILL = ("prefill", False, True)
+    ENCODE = ("encode", False, False)
+    PREFILL_DECODE = ("prefill-decode", True, True)
+    ENCODE_PREFILL = ("encode-prefill", False, True)
+    ENCODE_PREFILL_DECODE = ("encode-prefill-decode", True, True)
+    BOTH = ("both", True, True)
+    """The older name of prefill-decode."""
 
 
 class Source(StrEnum):
@@ -73,6 +95,10 @@ class Match:
     def credited_tokens(self) -> float:
         """Tokens that a decision may count on."""
         return self.tokens * self.trust
+
+    def missing(self, prompt_tokens: int) -> float:
+        """Tokens of a prompt that are left to compute, by what a decision may count on."""
+        return max(0.0, prompt_tokens - max(0.0, self.credited_tokens))
 
 
 NO_MATCH = Match()
@@ -127,8 +153,10 @@ class Endpoint:
     address: str
     """`ip:port`, IPv6 in brackets: where the gateway sends the request."""
     incarnation: Incarnation
-    role: Role = Role.BOTH
+    role: Role = Role.UNLABELLED
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    has_sidecar: bool = True
+    """Whether somebody stands before its engine who can hand a prompt over to another endpoint."""
     load: Load = Load()
     match: Match = NO_MATCH
 
@@ -155,6 +183,8 @@ class Request:
     """Tokens in one own block."""
     scored: bool = True
     """False when we route by load alone: no prompt, or a body that no parser knows."""
+    whole: str = "api"
+    """Why one engine must compute all of it, as a stable word; empty where two may share it."""
 
     @property
     def blocks(self) -> int:
@@ -196,3 +226,9 @@ class Decision:
     table: tuple[ScoreRow, ...] = ()
     profile: str = "default"
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    prefill: tuple[Endpoint, ...] = ()
+    """Who may compute the prompt in place of the first chosen, best first; empty: nobody else."""
+    split: str = "never"
+    """Why the prompt is computed elsewhere (`split`) or not: a stable word."""
+    prefill_table: tuple[ScoreRow, ...] = ()
+    prefill_weights: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -13,7 +13,8 @@ import msgspec
 from aiohttp import web
 
 from epp.framework import Load
-from epp.state.pool import EndpointStatus, PoolState
+from epp.state.endpoints import EndpointStatus
+from epp.state.pool import PoolState
 
 from .explain import MAX_DECISIONS, Explain
 from .metrics import Metrics
@@ -119,7 +120,7 @@ def _endpoint(status: EndpointStatus, load: Load | None) -> dict[str, Any]:
     return {
         "endpoint": str(member.id),
         "address": member.address,
-        "role": str(member.role),
+        "role": str(member.role) or None,
         "start_ms": status.incarnation.start_ms,
         "ready": status.ready,
         "rung": status.rung.name.lower(),

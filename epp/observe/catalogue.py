@@ -83,6 +83,13 @@ FAMILIES = (
         ("code",),
         "Streams that ended, by gRPC status: OK, or why we aborted.",
     ),
+    Family(
+        "llm_d_epp_disagg_decision_total",
+        _C,
+        ("plugin_name", "plugin_type", "model_name", "decision_type"),
+        "Decisions by who computes the prompt: decode-only (the destination), prefill-decode "
+        "(another endpoint).",
+    ),
     Family("llm_d_epp_info", _G, ("version",), "Always 1; the version is the label."),
     Family(
         "epp_decisions_total",
@@ -90,6 +97,14 @@ FAMILIES = (
         ("rung", "why"),
         "Decisions by the step of the ladder they stood on (precise, predicted, load_only, "
         "any_ready) and why no higher: ok, unscored (no prompt to score), late, failed, mode.",
+    ),
+    Family(
+        "epp_split_decisions_total",
+        _C,
+        ("reason",),
+        "Decisions by why the prompt is computed elsewhere (split) or not: below-threshold, "
+        "cached, no-prefill-pods, no-sidecar, not-splittable, tokens-estimated, load-only, mode, "
+        "never, failed.",
     ),
     Family("epp_refusals_total", _C, ("reason",), "Requests answered by the picker itself."),
     Family(

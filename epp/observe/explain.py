@@ -4,12 +4,12 @@ Prompts never come here, only sizes, ids and reasons. Text that a client chose (
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from epp.errors import Refusal
-from epp.framework import Decision, Match, Request, ScoreRow
+from epp.framework import Decision, Endpoint, Match, Request, ScoreRow
 
 MAX_DECISIONS = 1000
 MAX_TEXT = 200
@@ -73,14 +73,22 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "rung": decision.rung.name.lower(),
         "why": entry.why,
         "reasons": list(decision.reasons),
-        "chosen": [
-            {"endpoint": str(endpoint.id), "address": endpoint.address}
-            for endpoint in decision.chosen
-        ],
+        "chosen": _named(decision.chosen),
         "profile": decision.profile,
         "weights": dict(decision.weights),
         "table": [_row(row) for row in decision.table],
+        "split": decision.split,
+        "whole": request.whole,
+        "prefill": {
+            "candidates": _named(decision.prefill),
+            "weights": dict(decision.prefill_weights),
+            "table": [_row(row) for row in decision.prefill_table],
+        },
     }
+
+
+def _named(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
+    return [{"endpoint": str(one.id), "address": one.address} for one in endpoints]
 
 
 def _cut(text: str) -> str:

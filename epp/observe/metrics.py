@@ -95,6 +95,9 @@ class Bounded:
         return value
 
 
+_DISAGG = "disagg-profile-handler"
+"""plugin_name and plugin_type of the reference's part that decides the same."""
+
 Sample = tuple[tuple[str, ...], float]
 
 
@@ -109,6 +112,8 @@ class Metrics(Collector):
         self._requests = _counter("llm_d_epp_request_total", self.registry)
         self._errors = _counter("llm_d_epp_request_error_total", self.registry)
         self._decisions = _counter("epp_decisions_total", self.registry)
+        self._splits = _counter("epp_split_decisions_total", self.registry)
+        self._disagg = _counter("llm_d_epp_disagg_decision_total", self.registry)
         self._refusals = _counter("epp_refusals_total", self.registry)
         self._failures = _counter("epp_step_failures_total", self.registry)
         self._elsewhere = _counter("epp_served_elsewhere_total", self.registry)
@@ -127,6 +132,9 @@ class Metrics(Collector):
         model = self._models.of(request.model)
         self._child(self._requests, model, *_REQUESTS).inc()
         self._child(self._decisions, decision.rung.name.lower(), why).inc()
+        self._child(self._splits, decision.split).inc()
+        parts = "prefill-decode" if decision.prefill else "decode-only"
+        self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
         self._took.observe(took_s)
         self._by_endpoint[decision.chosen[0].id] += 1
 

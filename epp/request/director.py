@@ -1,9 +1,10 @@
 """The order of steps of one decision, and what becomes of the request afterwards.
 
-Parse, find tokens and keys, look up the candidates, keep to the gateway's subset, rate, charge,
-answer. Each step has a way down the ladder (DESIGN section 2): late or failing tokens give an
-estimate or load alone, a failing plugin gives load alone, and where even that fails any ready
-endpoint serves. Only two things are refused: a request that is wrong, and a pool with nobody in it.
+Parse, find tokens and keys, look up the candidates, keep to the gateway's subset and to those that
+decode, rate, see whether somebody else should prefill, charge, answer. Each step has a way down the
+ladder (DESIGN section 2): late or failing tokens give an estimate or load alone, a failing plugin
+gives load alone, and where even that fails any ready endpoint serves. Only two things are refused:
+a request that is wrong, and a pool with nobody in it.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ from typing import TypeVar
 import structlog
 
 from epp import protocol
-from epp.errors import NoEndpoint, Refusal
+from epp.errors import Refusal
 from epp.framework import Decision, Endpoint, Request, Rung
 
+from . import filters, split
 from .apis import catalog, passthrough
 from .apis.prompt import Parsed
 from .exchange import Arrival, Outcome, Route
@@ -27,7 +29,6 @@ from .offload import BusyError, Offload
 from .pickers import Chance
 from .profiles import Mode, ModeSwitch
 from .schedule import Profile, draw, schedule
-from .subset import allowed
 from .tokens import Tokenised, Tokens
 
 MAX_UNSCORED_TOKENS = 4096
@@ -86,10 +87,12 @@ class PickDirector:
         switch: ModeSwitch,
         profile: Profile,
         load_only: Profile,
+        prefill: Profile,
         chance: Chance,
         clock: Callable[[], float],
         observers: Sequence[Observer] = (),
         settings: PickSettings | None = None,
+        split_rules: split.SplitRules | None = None,
         ids: Callable[[], str] = new_id,
     ) -> None:
         self._pool = pool
@@ -98,6 +101,8 @@ class PickDirector:
         self._switch = switch
         self._profile = profile
         self._load_only = load_only
+        self._prefill = prefill
+        self._split_rules = split_rules or split.SplitRules()
         self._chance = chance
         self._clock = clock
         self._observers = tuple(observers)
@@ -160,6 +165,7 @@ class PickDirector:
             keys=found.keys if found is not None else (),
             block_size=self._tokens.block_tokens,
             scored=found is not None,
+            whole=parsed.whole,
         )
 
     def _choose(
@@ -180,12 +186,14 @@ class PickDirector:
             why = "failed"
         told = understood.told if why == "unscored" else why
         if mode is not Mode.RANDOM:
-            loaded = self._attempt("load", lambda: self._by_load(arrival, request, told))
+            loaded = self._attempt("load", lambda: self._by_load(arrival, request, told, mode))
             if loaded is not None:
                 return loaded, why
             why = told = "failed"
-        decision = draw(request, self._ready(arrival), self._chance, count=self._count)
-        return replace(decision, reasons=(*decision.reasons, told)), why
+        eligible = self._ready(arrival)
+        decision = draw(request, filters.decoders(eligible), self._chance, count=self._count)
+        decision = replace(decision, reasons=(*decision.reasons, told))
+        return self._with_prefill(decision, request, eligible, mode), why
 
     def _by_prefix(self, arrival: Arrival, request: Request, told: str) -> Decision:
         now = self._clock()
@@ -195,26 +203,49 @@ class PickDirector:
             prompt_tokens=request.prompt_tokens,
             now=now,
         )
-        pool = _somebody(found, arrival)
-        decision = schedule(request, pool, self._profile, self._chance, count=self._count)
+        eligible = filters.eligible(found, arrival.subset)
+        decoders = filters.decoders(eligible)
+        decision = schedule(request, decoders, self._profile, self._chance, count=self._count)
         rung = self._pool.rung(decision.chosen[0].id, now)
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
-        return replace(decision, rung=rung, reasons=(*decision.reasons, f"tokens {told}"))
+        decision = replace(decision, rung=rung, reasons=(*decision.reasons, f"tokens {told}"))
+        return self._with_prefill(decision, request, eligible, Mode.NORMAL)
 
-    def _by_load(self, arrival: Arrival, request: Request, told: str) -> Decision:
+    def _by_load(self, arrival: Arrival, request: Request, told: str, mode: Mode) -> Decision:
+        request = replace(request, scored=False)
+        eligible = self._ready(arrival)
         decision = schedule(
-            replace(request, scored=False),
-            self._ready(arrival),
+            request,
+            filters.decoders(eligible),
             self._load_only,
             self._chance,
             rung=Rung.LOAD_ONLY,
             count=self._count,
         )
-        return replace(decision, reasons=(f"load only: {told}", *decision.reasons))
+        decision = replace(decision, reasons=(f"load only: {told}", *decision.reasons))
+        return self._with_prefill(decision, request, eligible, mode)
+
+    def _with_prefill(
+        self, decision: Decision, request: Request, eligible: list[Endpoint], mode: Mode
+    ) -> Decision:
+        """The decision with its other half, or without: a failure here costs the split alone."""
+        whole = self._attempt(
+            "split",
+            lambda: split.with_prefill(
+                decision,
+                request,
+                eligible,
+                profile=self._prefill,
+                rules=self._split_rules,
+                chance=self._chance,
+                normal=mode is Mode.NORMAL,
+            ),
+        )
+        return whole or replace(decision, split=split.Why.FAILED)
 
     def _ready(self, arrival: Arrival) -> list[Endpoint]:
-        return _somebody(self._pool.ready(self._clock()), arrival)
+        return filters.eligible(self._pool.ready(self._clock()), arrival.subset)
 
     @property
     def _count(self) -> int:
@@ -228,9 +259,15 @@ class PickDirector:
     ) -> Route:
         now = self._clock()
         first = decision.chosen[0]
+        prefill = decision.prefill[0] if decision.prefill else None
         charged = bool(arrival.body)
         if charged:
-            self._attempt("charge", lambda: self._pool.charge(first, request, now))
+            self._attempt(
+                "charge",
+                lambda: self._pool.charge(
+                    first, request, now, **({"prefill": prefill} if prefill else {})
+                ),
+            )
         for observer in self._observers:
             observer.decided(decision, request, why, now - started)
         flight = Flight(
@@ -244,10 +281,7 @@ class PickDirector:
         return Route(
             destination=",".join(endpoint.address for endpoint in decision.chosen),
             progress=flight,
-            set_headers=(
-                (protocol.DECISION_ID, request.id),
-                (protocol.PREDICTED_CACHED_TOKENS, str(first.match.tokens)),
-            ),
+            set_headers=_headers(decision),
         )
 
     def _attempt(self, step: str, work: Callable[[], T]) -> T | None:
@@ -266,18 +300,21 @@ class PickDirector:
             observer.failed(step)
 
 
+def _headers(decision: Decision) -> tuple[tuple[str, str], ...]:
+    """What the destination's sidecar is told: nothing that a client wrote (A23)."""
+    computes = (decision.prefill or decision.chosen)[0]
+    headers = (
+        (protocol.DECISION_ID, decision.request_id),
+        (protocol.PREDICTED_CACHED_TOKENS, str(computes.match.tokens)),
+    )
+    if not decision.prefill:
+        return headers
+    candidates = ",".join(endpoint.address for endpoint in decision.prefill)
+    return (*headers, (protocol.PREFILLER, candidates))
+
+
 def _told(parsed: Parsed, found: Tokenised | None) -> str:
     """Where the tokens come from, or why there are none, in stable words."""
     if found is not None:
         return found.how
     return parsed.unscored or "without tokens"
-
-
-def _somebody(ready: list[Endpoint], arrival: Arrival) -> list[Endpoint]:
-    """The ready endpoints that the gateway allows, at least one. Raises NoEndpoint."""
-    if not ready:
-        raise NoEndpoint("no endpoint of the pool is ready; try again later")
-    eligible = allowed(ready, arrival.subset)
-    if not eligible:
-        raise NoEndpoint("no endpoint that the gateway allows for this request is ready")
-    return eligible

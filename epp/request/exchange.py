@@ -40,7 +40,7 @@ class Progress(Protocol):
     """
 
     def response_headers(self, status: int, served: str | None) -> None:
-        """The answer began. `served` is the endpoint that truly answered, if the gateway said so."""
+        """The answer began. `served`: the endpoint that truly answered, if the gateway said so."""
 
     def first_body(self) -> None:
         """The first byte of the answer's body passed through us."""

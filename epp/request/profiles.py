@@ -44,15 +44,33 @@ class ModeSwitch:
 
 def default_profile() -> Profile:
     """Prefix, queue, pending tokens, decode room and KV cache. Raises PluginError."""
-    prefix = _weighted(
-        "prefix-cache-scorer", 2.0, matchLengthWeight=0.5, matchLengthScaleTokens=4096
-    )
-    return Profile("default", (prefix, *_load_scorers()))
+    return Profile("default", (_prefix(), *_load_scorers()))
 
 
 def load_only_profile() -> Profile:
     """The same without the prefix. Raises PluginError."""
     return Profile("load-only", _load_scorers())
+
+
+def prefill_profile() -> Profile:
+    """Prefix, queue and pending tokens: a prefill ends before its answer takes room. Raises
+    PluginError.
+
+    Tokens weigh as much as the queue: a prefill pod works them off one prompt after the other, so
+    that two long prompts ahead are worse than five short ones.
+    """
+    return Profile(
+        "prefill",
+        (
+            _prefix(),
+            _weighted("queue-scorer", 3.0, minRange=8, maxRange=8),
+            _weighted("token-load-scorer", 3.0, queueThresholdTokens=65_536),
+        ),
+    )
+
+
+def _prefix() -> Weighted:
+    return _weighted("prefix-cache-scorer", 2.0, matchLengthWeight=0.5, matchLengthScaleTokens=4096)
 
 
 def _load_scorers() -> tuple[Weighted, ...]:

@@ -1,10 +1,10 @@
 """What we remember of a decision until the sidecar has said how it went. Bounded, pure."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from epp.framework import Endpoint, Source
+from epp.framework import NO_MATCH, Endpoint, EndpointId, Match, Source
 
 
 @dataclass(slots=True, eq=False)
@@ -12,12 +12,15 @@ class Charge:
     """One decision: its endpoint with the match that it counted on."""
 
     endpoint: Endpoint
+    prefill: Endpoint | None = None
+    """Who was to compute the prompt in its place, with the match that was counted on there."""
     first_seen: bool = False
     """The first byte of the answer was seen."""
 
     @property
     def predicted_tokens(self) -> int:
-        return self.endpoint.match.tokens
+        """Prompt tokens that were expected to be cached where the prompt is computed."""
+        return (self.prefill or self.endpoint).match.tokens
 
 
 class Charges:
@@ -35,13 +38,13 @@ class Charges:
     def __len__(self) -> int:
         return len(self._open) + len(self._ended)
 
-    def add(self, request_id: str, endpoint: Endpoint) -> None:
+    def add(self, request_id: str, endpoint: Endpoint, prefill: Endpoint | None = None) -> None:
         while len(self) >= self._limit:
             if self._ended:
                 self._ended.popitem(last=False)
             else:
                 self._open.popitem(last=False)
-        self._open[request_id] = Charge(endpoint)
+        self._open[request_id] = Charge(endpoint, prefill)
 
     def get(self, request_id: str) -> Charge | None:
         held = self._open.get(request_id)
@@ -71,6 +74,36 @@ class Charges:
             yield request_id
 
 
+class Unconfirmed:
+    """Predictions of prompts that are computed, until the engine's next events tell the truth.
+
+    Each waits `grace_s` at most, and at most `limit` wait for one endpoint, the latest.
+    """
+
+    def __init__(self, *, grace_s: float, limit: int) -> None:
+        self._grace_s = grace_s
+        self._limit = limit
+        self._waiting: dict[EndpointId, deque[tuple[float, str]]] = {}
+
+    def add(self, endpoint: EndpointId, name: str, now: float) -> str | None:
+        """Returns the prediction that made room, if one had to."""
+        waiting = self._waiting.setdefault(endpoint, deque())
+        waiting.append((now + self._grace_s, name))
+        return waiting.popleft()[1] if len(waiting) > self._limit else None
+
+    def take(self, endpoint: EndpointId) -> list[str]:
+        """All that wait for this endpoint; they wait no longer."""
+        return [name for _, name in self._waiting.pop(endpoint, ())]
+
+    def due(self, now: float) -> list[str]:
+        """Those that have waited long enough; they wait no longer."""
+        found: list[str] = []
+        for waiting in self._waiting.values():
+            while waiting and waiting[0][0] <= now:
+                found.append(waiting.popleft()[1])
+        return found
+
+
 class Trust:
     """How much of what we predicted to be cached turned out to be, 0 to 1: a moving average."""
 
@@ -85,3 +118,38 @@ class Trust:
         if source is Source.PREDICTED and predicted > 0:
             sample = min(1.0, max(0, actual) / predicted)
             self.value += self._weight * (sample - self.value)
+
+
+class Trusts:
+    """The trust of each endpoint, and what a match is worth by it."""
+
+    def __init__(self) -> None:
+        self._by_endpoint: dict[EndpointId, Trust] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_endpoint)
+
+    def of(self, endpoint: EndpointId) -> float:
+        return self._by_endpoint.get(endpoint, _UNTRIED).value
+
+    def observe(self, endpoint: EndpointId, match: Match, actual: int) -> None:
+        """A decision counted on `match`; `actual` prompt tokens were cached."""
+        trust = self._by_endpoint.setdefault(endpoint, Trust())
+        trust.observe(match.source, match.tokens, actual)
+
+    def forget(self, endpoint: EndpointId) -> None:
+        self._by_endpoint.pop(endpoint, None)
+
+    def match(self, endpoint: EndpointId, precise: int, predicted: int, *, fresh: bool) -> Match:
+        """The better of both. Blocks of a writer that fell silent are predictions like ours."""
+        if not precise and not predicted:
+            return NO_MATCH
+        if precise and not fresh:
+            precise, predicted = 0, max(precise, predicted)
+        trust = self.of(endpoint)
+        if precise >= predicted * trust:
+            return Match(precise, Source.PRECISE)
+        return Match(predicted, Source.PREDICTED, trust)
+
+
+_UNTRIED = Trust()

@@ -11,7 +11,7 @@ The same name with a new uid is another endpoint from the start, for the id hold
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from epp.framework import EndpointId, Incarnation, Role
+from epp.framework import EndpointId, Incarnation, Role, Rung
 
 NOT_READY_BELIEVED_S = 30.0
 """A sidecar's "not ready" is believed this long after its last word; then it is only old news."""
@@ -24,7 +24,7 @@ class Member:
     id: EndpointId
     address: str
     """`ip:port`, IPv6 in brackets."""
-    role: Role = Role.BOTH
+    role: Role = Role.UNLABELLED
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     metrics_url: str | None = None
     """Page to scrape where no fresh report of a sidecar is at hand."""
@@ -42,6 +42,19 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStatus:
+    """One member for metrics and for people."""
+
+    member: Member
+    incarnation: Incarnation
+    ready: bool
+    rung: Rung
+    blocks: int
+    trust: float
+    record_age_s: float | None
 
 
 @dataclass(slots=True, eq=False)

@@ -84,6 +84,7 @@ class LoadBook:
     ) -> bool:
         """Charge one request: uncached prompt tokens, and KV tokens that it will come to hold.
 
+        Without prefill tokens its first token says nothing about the speed of prefills here.
         `has_writer`: a sidecar passes it on and will say when it is done. False when the request
         is known already or the book is full.
         """
@@ -102,7 +103,7 @@ class LoadBook:
             decode_blocks=-(-min(_MOST_TOKENS, max(0, decode_tokens)) // block),
             has_writer=has_writer,
             born_at=now,
-            ahead_tokens=life.prefill_tokens + prefill,
+            ahead_tokens=life.prefill_tokens + prefill if prefill else 0,
         )
         self._requests[request_id] = life.requests[request_id] = held
         life.pending += 1

@@ -6,9 +6,9 @@ pages scraped from plain engines (`scraped`), lists from the control path (`repl
 progress of our own requests. `tick` several times a second lets old things go.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epp.framework import (
     NO_MATCH,
@@ -19,12 +19,11 @@ from epp.framework import (
     PoolId,
     Request,
     Rung,
-    Source,
 )
 
 from . import blocks
-from .charges import Charge, Charges, Trust
-from .endpoints import Changes, Endpoints, Member
+from .charges import Charge, Charges, Trusts, Unconfirmed
+from .endpoints import Changes, Endpoints, EndpointStatus, Member
 from .load import LoadBook
 from .metrics_page import EngineMetrics
 from .mirror import Mirror
@@ -49,19 +48,6 @@ class PoolRules:
     own_block_tokens: int = blocks.OWN_BLOCK_TOKENS
     sweep_budget: int = 5_000
     """Index entries of dead lives that one tick looks at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointStatus:
-    """One member for metrics and for people."""
-
-    member: Member
-    incarnation: Incarnation
-    ready: bool
-    rung: Rung
-    blocks: int
-    trust: float
-    record_age_s: float | None
 
 
 class PoolState:
@@ -96,8 +82,10 @@ class PoolState:
         self._predicted = predicted
         self._load = load
         self._charges = charges if charges is not None else Charges()
-        self._trust: dict[EndpointId, Trust] = {}
-        self._unconfirmed: dict[EndpointId, deque[tuple[float, str]]] = {}
+        self._trust = Trusts()
+        self._unconfirmed = Unconfirmed(
+            grace_s=self.rules.prediction_grace_s, limit=self.rules.max_unconfirmed
+        )
         self._lives: tuple[Incarnation, ...] = ()
 
     # Read by decisions
@@ -119,11 +107,11 @@ class PoolState:
             self._endpoint(
                 member,
                 inc,
-                self._match(
+                self._trust.match(
                     member.id,
                     min(prompt_tokens, precise.get(inc, 0) * block_tokens),
                     min(prompt_tokens, predicted.get(inc, 0) * block_tokens),
-                    now,
+                    fresh=self._mirror.fresh(member.id, now),
                 ),
                 now,
             )
@@ -143,54 +131,50 @@ class PoolState:
 
     # Told by our own requests
 
-    def charge(self, endpoint: Endpoint, request: Request, now: float) -> None:
-        """Put a decision's load and its prediction on the endpoint that was chosen."""
-        member, inc = self.endpoints.member(endpoint.id), self.endpoints.incarnation(endpoint.id)
-        if member is None or inc is None:
-            self.counts["charge-no-member"] += 1
+    def charge(
+        self, endpoint: Endpoint, request: Request, now: float, *, prefill: Endpoint | None = None
+    ) -> None:
+        """Put a decision's load and its predictions on the endpoints that were chosen.
+
+        With `prefill` the prompt is that one's load until it is computed, and its blocks come to
+        `endpoint` without being computed there (fault B15).
+        """
+        lacks = int(endpoint.match.missing(request.prompt_tokens))
+        here = lacks if prefill is None else 0
+        room = lacks + request.output_tokens
+        if not self._put(endpoint, request, now, prefill_tokens=here, decode_tokens=room):
             return
-        uncached = max(0, request.prompt_tokens - int(endpoint.match.credited_tokens))
-        charged = self._load.reserve(
-            inc,
-            request.id,
-            prefill_tokens=uncached,
-            decode_tokens=uncached + request.output_tokens,
-            has_writer=member.has_sidecar,
-            now=now,
-        )
-        if not charged:
-            self.counts["charge-refused"] += 1
-            return
-        self._charges.add(request.id, endpoint)
-        if request.keys and request.block_size == self.rules.own_block_tokens:
-            self._predicted.insert(inc, request.keys, request.id, now)
+        self._charges.add(request.id, endpoint, prefill)
+        if prefill is not None:
+            leg = replace(request, id=_leg(request.id))
+            elsewhere = int(prefill.match.missing(request.prompt_tokens))
+            self._put(prefill, leg, now, prefill_tokens=elsewhere, decode_tokens=0)
 
     def response_headers(self, request_id: str, status: int, now: float) -> None:
+        """The answer began. That of a split request begins when its prompt has been computed."""
         self._load.response_headers(request_id, now)
+        self._end_leg(request_id, now, computed=status < 400)
         if status >= 400:  # the prompt was not computed
             self._predicted.drop(request_id)
 
     def first_byte(self, request_id: str, now: float) -> None:
         """The first byte of the answer's body came by: its prefill is over."""
         self._load.first_token(request_id, now)
+        self._end_leg(request_id, now, computed=True)
         held = self._charges.get(request_id)
-        if held is None or held.first_seen:
-            return
-        held.first_seen = True
-        endpoint = held.endpoint.id
-        if self.rung(endpoint, now) is Rung.PRECISE:
-            waiting = self._unconfirmed.setdefault(endpoint, deque())
-            waiting.append((now + self.rules.prediction_grace_s, request_id))
-            if len(waiting) > self.rules.max_unconfirmed:
-                self._predicted.confirm(waiting.popleft()[1], now, 0.0)
+        if held is not None and not held.first_seen:
+            held.first_seen = True
+            self._await_events(held.endpoint.id, request_id, now)
 
     def finished(self, request_id: str, now: float) -> None:
         """The end of the answer was seen on the stream."""
         self._load.finish(request_id, now)
+        self._end_leg(request_id, now, computed=True)
         self._end_charge(request_id, now)
 
     def reset(self, request_id: str, *, answered: bool, now: float) -> None:
         """The stream ended otherwise. `answered`: after response headers, the answer may run on."""
+        self._end_leg(request_id, now, computed=answered)
         if answered:
             self._load.leave(request_id, now)
             return
@@ -223,7 +207,7 @@ class PoolState:
         changes = self.endpoints.replace(members, now)
         for inc in changes.removed:
             self._forget(inc)
-            self._trust.pop(inc.endpoint, None)
+            self._trust.forget(inc.endpoint)
         return changes
 
     def scrape_targets(self, now: float) -> list[tuple[EndpointId, str]]:
@@ -255,11 +239,11 @@ class PoolState:
     def tick(self, now: float) -> None:
         """Let go of what is over. Cheap; call it several times a second."""
         for request_id in self._load.tick(now):
+            self._end_leg(request_id, now, computed=False)
             self._end_charge(request_id, now)
         self._charges.prune(now)
-        for waiting in self._unconfirmed.values():
-            while waiting and waiting[0][0] <= now:
-                self._predicted.confirm(waiting.popleft()[1], now, 0.0)
+        for name in self._unconfirmed.due(now):
+            self._predicted.confirm(name, now, 0.0)
         self._mirror.sweep(self.rules.sweep_budget)
         for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
             inc = self.endpoints.incarnation(endpoint)
@@ -268,6 +252,52 @@ class PoolState:
 
     # Mechanics
 
+    def _put(
+        self,
+        endpoint: Endpoint,
+        request: Request,
+        now: float,
+        *,
+        prefill_tokens: int,
+        decode_tokens: int,
+    ) -> bool:
+        """Reserve and predict under the request's id. False where that is refused, and counted."""
+        member, inc = self.endpoints.member(endpoint.id), self.endpoints.incarnation(endpoint.id)
+        if member is None or inc is None:
+            self.counts["charge-no-member"] += 1
+            return False
+        charged = self._load.reserve(
+            inc,
+            request.id,
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decode_tokens,
+            has_writer=member.has_sidecar,
+            now=now,
+        )
+        if not charged:
+            self.counts["charge-refused"] += 1
+        elif request.keys and request.block_size == self.rules.own_block_tokens:
+            self._predicted.insert(inc, request.keys, request.id, now)
+        return charged
+
+    def _end_leg(self, request_id: str, now: float, *, computed: bool) -> None:
+        """The prompt of a split request is computed, or never will be. The first word counts."""
+        leg = _leg(request_id)
+        if not self._load.finish(leg, now, measured=False):
+            return
+        held = self._charges.get(request_id)
+        if computed and held is not None and held.prefill is not None:
+            self._await_events(held.prefill.id, leg, now)
+        else:
+            self._predicted.drop(leg)
+
+    def _await_events(self, endpoint: EndpointId, name: str, now: float) -> None:
+        """A predicted prompt is computed: the engine's events, where seen, will soon replace it."""
+        if self.rung(endpoint, now) is Rung.PRECISE:
+            crowded_out = self._unconfirmed.add(endpoint, name, now)
+            if crowded_out is not None:
+                self._predicted.confirm(crowded_out, now, 0.0)
+
     def _endpoint(self, member: Member, inc: Incarnation, match: Match, now: float) -> Endpoint:
         return Endpoint(
             id=member.id,
@@ -275,20 +305,10 @@ class PoolState:
             incarnation=inc,
             role=member.role,
             labels=member.labels,
+            has_sidecar=member.has_sidecar,
             load=self._load.load(inc, now),
             match=match,
         )
-
-    def _match(self, endpoint: EndpointId, precise: int, predicted: int, now: float) -> Match:
-        """The better of both. Blocks of a writer that fell silent are predictions like ours."""
-        if not precise and not predicted:
-            return NO_MATCH
-        if precise and not self._mirror.fresh(endpoint, now):
-            precise, predicted = 0, max(precise, predicted)
-        trust = self._trust.get(endpoint, _UNTRIED).value
-        if precise >= predicted * trust:
-            return Match(precise, Source.PRECISE)
-        return Match(predicted, Source.PREDICTED, trust)
 
     def _born(self, endpoint: EndpointId, start_ms: int, now: float) -> Incarnation | None:
         before = self.endpoints.incarnation(endpoint)
@@ -298,14 +318,14 @@ class PoolState:
         if before.start_ms == 0:
             self._load.adopt(before, inc)
         self._forget(before)
-        self._trust.pop(endpoint, None)
+        self._trust.forget(endpoint)
         return inc
 
     def _forget(self, inc: Incarnation) -> None:
         self._mirror.forget(inc)
         self._predicted.forget(inc)
         self._load.forget(inc)
-        self._unconfirmed.pop(inc.endpoint, None)
+        self._unconfirmed.take(inc.endpoint)
 
     def _take(self, record: Record, inc: Incarnation, now: float) -> None:
         self._load.writer_seen(inc)
@@ -315,8 +335,8 @@ class PoolState:
             self._load.report(inc, record.status.report, now)
         if record.blocks is not None:
             confirmed = self._mirror.change(record.blocks, inc, most=self._most_blocks(inc, now))
-            for _, request_id in self._unconfirmed.pop(inc.endpoint, ()) if confirmed else ():
-                self._predicted.confirm(request_id, now, 0.0)
+            for name in self._unconfirmed.take(inc.endpoint) if confirmed else ():
+                self._predicted.confirm(name, now, 0.0)
         for first in record.first_tokens:
             if self._own(first.decision_id, record.endpoint) is not None:
                 self.first_byte(first.decision_id, now)
@@ -343,12 +363,11 @@ class PoolState:
         answered = done.outcome is Outcome.OK and done.status < 400
         self._load.finish(done.decision_id, now, measured=answered)
         computed = answered or (done.outcome is Outcome.CLIENT_GONE and held.first_seen)
+        self._end_leg(done.decision_id, now, computed=computed)
         if not computed:
             self._predicted.drop(done.decision_id)
-        match = held.endpoint.match
-        if answered and done.cached_tokens is not None:
-            trust = self._trust.setdefault(held.endpoint.id, Trust())
-            trust.observe(match.source, match.tokens, done.cached_tokens)
+        if answered and done.cached_tokens is not None and held.prefill is None:
+            self._trust.observe(held.endpoint.id, held.endpoint.match, done.cached_tokens)
         self._charges.drop(done.decision_id)
         for hook in self.on_done:
             hook(done, held.endpoint, held.predicted_tokens)
@@ -367,9 +386,11 @@ class PoolState:
             ready=self.endpoints.is_ready(member.id, now),
             rung=self.rung(member.id, now),
             blocks=self._mirror.blocks(inc),
-            trust=self._trust.get(member.id, _UNTRIED).value,
+            trust=self._trust.of(member.id),
             record_age_s=self._mirror.age_s(member.id, now),
         )
 
 
-_UNTRIED = Trust()
+def _leg(request_id: str) -> str:
+    """Name of a split request's charge where it is prefilled; no writer can name it."""
+    return f"{request_id}/prefill"

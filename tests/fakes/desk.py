@@ -1,7 +1,7 @@
 """A director over the real pool state, with a hand-driven clock and no network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 
 from epp.errors import Refusal
-from epp.framework import Decision, EndpointId, PoolId, Request
+from epp.framework import Decision, EndpointId, PoolId, Request, Role
 from epp.request.director import PickDirector, PickSettings
 from epp.request.exchange import Arrival, Outcome, Route
 from epp.request.offload import Offload
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile
+from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
 from epp.request.schedule import Profile
+from epp.request.split import SplitRules
 from epp.request.tokens import Tokenizer, Tokens
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
@@ -65,6 +66,9 @@ class Desk:
         settings: PickSettings | None,
         profile: Profile | None,
         load_only: Profile | None,
+        prefill: Profile | None,
+        roles: Sequence[Role],
+        split_rules: SplitRules | None,
     ) -> None:
         self.now = 1000.0
         self.witness = Witness()
@@ -75,7 +79,11 @@ class Desk:
             POOL, Endpoints(), self.index, PredictedIndex(10_000, 300.0), self.load
         )
         self.members = [
-            Member(id=EndpointId(POOL, f"pod-{n}", 8000), address=f"10.0.0.{n}:8000")
+            Member(
+                id=EndpointId(POOL, f"pod-{n}", 8000),
+                address=f"10.0.0.{n}:8000",
+                role=roles[n] if roles else Role.UNLABELLED,
+            )
             for n in range(count)
         ]
         self.pool.replace(self.members, self.now)
@@ -88,10 +96,12 @@ class Desk:
             switch=self.switch,
             profile=profile or default_profile(),
             load_only=load_only or load_only_profile(),
+            prefill=prefill or prefill_profile(),
             chance=Random(5),
             clock=self.clock,
             observers=(self.witness,),
             settings=settings,
+            split_rules=split_rules,
         )
 
     def clock(self) -> float:
@@ -145,9 +155,14 @@ async def open_desk(
     settings: PickSettings | None = None,
     profile: Profile | None = None,
     load_only: Profile | None = None,
+    prefill: Profile | None = None,
+    roles: Sequence[Role] = (),
+    split_rules: SplitRules | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Desk]:
-    """A desk of `count` idle endpoints; `then` runs before its tasks are awaited."""
+    """A desk of `count` idle endpoints, or one for each role; `then` runs before its tasks are
+    awaited."""
+    count = len(roles) or count
     with Offload() as offload:
         async with asyncio.TaskGroup() as tasks:
             yield Desk(
@@ -158,5 +173,8 @@ async def open_desk(
                 settings=settings,
                 profile=profile,
                 load_only=load_only,
+                prefill=prefill,
+                roles=roles,
+                split_rules=split_rules,
             )
             then()

@@ -17,6 +17,7 @@ import xxhash
 from epp.errors import BadRequest
 
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
+from .sharing import HARMLESS, NULL, whole
 
 COMPLETIONS = "completions"
 CHAT = "chat-completions"
@@ -36,7 +37,7 @@ _TEMPLATE_FIELDS = (
 
 _NO_MODEL = "the body must be a JSON object with a `model` that is a string and not empty"
 
-_ABSENT = msgspec.Raw(b"null")
+_ABSENT = msgspec.Raw(NULL)
 _T = TypeVar("_T")
 _B = TypeVar("_B", bound="_Body")
 
@@ -47,10 +48,16 @@ class _Body(msgspec.Struct):
     max_tokens: msgspec.Raw = _ABSENT
     add_special_tokens: msgspec.Raw = _ABSENT
     truncate_prompt_tokens: msgspec.Raw = _ABSENT
+    n: msgspec.Raw = _ABSENT
+    best_of: msgspec.Raw = _ABSENT
+    echo: msgspec.Raw = _ABSENT
+    prompt_logprobs: msgspec.Raw = _ABSENT
+    use_beam_search: msgspec.Raw = _ABSENT
 
 
 class _Completion(_Body):
     prompt: msgspec.Raw = _ABSENT
+    prompt_embeds: msgspec.Raw = _ABSENT
 
 
 class _Chat(_Body):
@@ -93,9 +100,10 @@ def completions(path: str, body: bytes) -> Parsed:
     if request is None:
         return _odd(COMPLETIONS, path, body)
     prompt: Prompt | None = None
+    prompts = 0
     why = ""
     try:
-        prompt = _completion_prompt(request)
+        prompt, prompts = _completion_prompt(request)
     except (msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
         why = "prompt of unknown shape"
     return Parsed(
@@ -106,6 +114,8 @@ def completions(path: str, body: bytes) -> Parsed:
         prompt=prompt,
         output_tokens=_first_limit(request.max_tokens) or COMPLETIONS_DEFAULT_TOKENS,
         unscored=why,
+        whole=_whole(request, request.max_tokens)
+        or ("" if prompts == 1 and not _given(request.prompt_embeds) else "prompts"),
     )
 
 
@@ -128,6 +138,7 @@ def chat(path: str, body: bytes) -> Parsed:
         prompt=prompt,
         output_tokens=_first_limit(request.max_completion_tokens, request.max_tokens),
         unscored=why,
+        whole=_whole(request, _either(request.max_completion_tokens, request.max_tokens)),
     )
 
 
@@ -159,29 +170,30 @@ def _odd(api: str, path: str, body: bytes) -> Parsed:
     if not isinstance(model, str) or not model:
         raise BadRequest(_NO_MODEL)
     printable = model.encode("utf-8", "replace").decode()
-    return Parsed(api=api, path=path, model=printable, unscored="odd text")
+    return Parsed(api=api, path=path, model=printable, unscored="odd text", whole="odd-text")
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _completion_prompt(request: _Completion) -> Prompt:
+def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
+    """What is to be scored, and how many prompts the request has."""
     prompt = _prompt.decode(request.prompt)
     if isinstance(prompt, str):
-        return _text_prompt(request, [prompt])
+        return _text_prompt(request, [prompt]), 1
     if not prompt:
         raise TypeError("no prompt")
     if isinstance(prompt[0], int):
-        return TokenPrompt(_ids(prompt))
+        return TokenPrompt(_ids(prompt)), 1
     if isinstance(prompt[0], list):
         lists = [_ids(ids if isinstance(ids, list) else [ids]) for ids in prompt]
         longest = max(lists, key=len)
-        return TokenPrompt(longest, (sum(map(len, lists)) - len(longest)) // 4)
+        return TokenPrompt(longest, (sum(map(len, lists)) - len(longest)) // 4), len(lists)
     texts = [text for text in prompt if isinstance(text, str)]
     if len(texts) < len(prompt):
         raise TypeError("prompts of several kinds")
-    return _text_prompt(request, texts)
+    return _text_prompt(request, texts), len(texts)
 
 
 def _text_prompt(request: _Completion, texts: Sequence[str]) -> TextPrompt:
@@ -255,7 +267,15 @@ def _present(request: _Body, *names: str) -> tuple[tuple[str, bytes], ...]:
 
 
 def _given(raw: msgspec.Raw) -> bool:
-    return bytes(raw) != b"null"
+    return bytes(raw) != NULL
+
+
+def _either(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
+    return first if _given(first) else second
+
+
+def _whole(request: _Body, limit: msgspec.Raw) -> str:
+    return whole({name: getattr(request, name) for name in HARMLESS}, bytes(limit))
 
 
 def _salt(request: _Body) -> str:

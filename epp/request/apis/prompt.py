@@ -47,3 +47,5 @@ class Parsed:
     """The request's own limit of its answer."""
     unscored: str = ""
     """Why there is no prompt, in stable words."""
+    whole: str = "api"
+    """Why one engine must compute all of it, as a stable word; empty where two may share it."""
