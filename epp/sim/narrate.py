@@ -59,7 +59,7 @@ class Narrator:
         if self._status is None:
             self._console.print(f"{self._clock() - self._began:5.1f} s  {name} {what}")
             return
-        ready = sum(state == "ready" for state in self._state.values())
+        ready = sum(self._state[part] == "ready" for part in self._state.keys() - {"fleet"})
         waiting = [part for part, state in self._state.items() if state == "starting"]
         shown = ", ".join(waiting[:4]) + (" …" if len(waiting) > 4 else "")
         self._status.update(
