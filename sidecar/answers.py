@@ -7,7 +7,7 @@ bodies and those of other kinds pass unchanged.
 import re
 from typing import Protocol
 
-from .redaction import BOM, HINT, JsonFilter
+from .redaction import BOM, JsonFilter, may_name
 
 _LINE_END = re.compile(rb"[\r\n]")
 _LINE_ENDS = (b"\r", b"\n")
@@ -60,7 +60,7 @@ class EventFilter:
             self._prefix is not None
             and not self._prefix
             and piece.endswith(_LINE_ENDS)
-            and not HINT.search(piece)
+            and not may_name(piece)
         ):
             self._started = True
             return piece  # whole lines that cannot name it

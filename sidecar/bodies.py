@@ -5,6 +5,7 @@ names, large integers, spellings of numbers and escapes. Whatever shapes the pro
 both legs, for the decode engine pulls KV of exactly that prompt.
 """
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -35,6 +36,7 @@ DROPPED = frozenset(
 )
 """Members that a prefill leg does not carry."""
 
+_IDS = re.compile(rb"\[\s*[0-9]")
 _TRUNCATION = "truncate_prompt_tokens"
 """vLLM cuts the prompt by what the token limit leaves, so that two limits may give two prompts."""
 
@@ -92,13 +94,13 @@ def _one_prompt(body: Body) -> bool:
     text = body.value("prompt") or b"null"
     if text.startswith(b'"'):
         return True
+    if _IDS.match(text):
+        return True
     try:
         items = msgspec.json.decode(text, type=list[msgspec.Raw])
     except msgspec.DecodeError:  # not a list
         return False
-    if not items:
-        return False
-    return len(items) == 1 or bytes(items[0])[:1] not in {b'"', b"["}
+    return len(items) == 1
 
 
 def _has_room(body: Body, api: Api) -> bool:

@@ -16,7 +16,7 @@ Rules
  6. A 200 without usable parameters leads to the decode engine alone, by its reason, with no retry.
  7. A failed pull (rule `_may_repeat`) is repeated once without parameters, by `on_pull_failure` and
     only if no byte has reached the client. The caller holds bytes back until it has seen that the
-    answer does not open with an error event, and only then says `DecodeFirstByte`.
+    answer does not open with an error event (`openings`), and only then says `DecodeFirstByte`.
  8. Every leg has a time limit. A limit cancels; what then comes is the leg's one end (rule 1).
  9. The client gets one outcome: a decode leg's bytes, one error answer, or one of our own. Nothing
     follows `Finished`.

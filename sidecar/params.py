@@ -18,7 +18,7 @@ import msgspec
 
 from epp.errors import BadRequest, EppError
 
-from .redaction import HINT, NAME, JsonFilter
+from .redaction import NAME, JsonFilter, may_name
 from .spans import Body, NotAnObjectError
 
 IN_REQUESTS = frozenset({"vllm_xargs", "extra_args", "extra_body", "sampling_params"})
@@ -47,7 +47,7 @@ def cleaned(body: bytes) -> bytes:
     Costs a scan for most bodies, and a full parse (10 ms a megabyte) for those that mention the
     name. Raises Unreadable when such a body is not JSON in UTF-8: engines read UTF-16 as well.
     """
-    if b"\0" not in body and not HINT.search(body):
+    if b"\0" not in body and not may_name(body):
         return body
     if not isinstance(_parsed(body), dict):
         return body

@@ -20,16 +20,21 @@ MAX_NESTING = 4
 IN_ANSWERS = frozenset({"response", "message"})
 """Objects in an answer that may hold the parameters one level down (responses, messages)."""
 
-HINT = re.compile(rb"kv_transfer_params|\\u00[5-7]")
-"""Found in every text that can spell the name: as it is, or with a letter or `_` escaped."""
-
+_ESCAPED = re.compile(rb"\\u00[5-7]")  # a letter or `_`
 _SPACE = b" \t\r\n"
 _BEFORE_VALUE = re.compile(rb"[ \t\r\n:]*")
 _IN_STRING = re.compile(rb'[^"\\]*')
-_EDGE = re.compile(rb'["{}\[\],]')
+_OUTER = re.compile(rb'[^"{}\[\],]*+')
+_INNER = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+"""Inside a value: all up to the next bracket, or up to a string that goes on in the next piece."""
 _QUOTE, _COMMA = b'",'
 _OPEN, _CLOSE = b"{}"
 BOM = b"\xef\xbb\xbf"
+
+
+def may_name(text: bytes) -> bool:
+    """False only for a text that cannot spell the name: neither as it is nor with escapes."""
+    return NAME.encode() in text or (b"\\u00" in text and _ESCAPED.search(text) is not None)
 
 
 class _At(Enum):
@@ -213,11 +218,11 @@ class JsonFilter:
             if self._in_string:
                 end = self._string_part(piece, end)
                 continue
-            found = _EDGE.search(piece, end)
-            if not found:
-                end = len(piece)
+            found = (_INNER if self._depth else _OUTER).match(piece, end)
+            assert found
+            end = found.end()
+            if end == len(piece):
                 break
-            end = found.start()
             byte = piece[end]
             if byte == _QUOTE:
                 self._in_string = True
@@ -228,7 +233,7 @@ class JsonFilter:
                     self._at = _At.MEMBER
                     break
                 self._depth -= 1
-            elif not self._depth:
+            else:  # a comma
                 self._at = _At.MEMBER
                 break
             end += 1

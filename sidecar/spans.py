@@ -17,7 +17,8 @@ from epp.errors import EppError
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _GAP = re.compile(rb"[\s,:]*+")
 _SCALAR = re.compile(rb"[^\s,}\]]++")
-_BRACKET = re.compile(rb'["{}\[\]]')
+_INNER = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+"""Inside a valid value: all up to the next bracket."""
 
 
 class NotAnObjectError(EppError):
@@ -128,15 +129,10 @@ def _value_end(raw: bytes, at: int) -> int:
         return found.end()
     depth = 0
     while True:
-        found = _BRACKET.search(raw, at)
-        assert found
-        at = found.end()
-        match found[0]:
-            case b'"':
-                at = _string(raw, at - 1)
-            case b"{" | b"[":
-                depth += 1
-            case _:
-                depth -= 1
+        depth += 1 if raw[at] in b"{[" else -1
+        at += 1
         if not depth:
             return at
+        found = _INNER.match(raw, at)
+        assert found
+        at = found.end()

@@ -75,6 +75,7 @@ def test_our_own_prefill_leg_is_accepted() -> None:
         ('{"kv_transfer_params":%s,"kv\\u005ftransfer_params":%s}', "params-not-single"),
         ('{"kv_transfer_params":null}', "params-not-an-object"),
         ('{"kv_transfer_params":1e999}', "params-not-an-object"),
+        ('{"kv_transfer_params":%s}' % ("9" * 5000), "params-not-an-object"),
         ('{"kv_transfer_params":{"do_remote_decode":true}}', "params-pull"),
         ('{"kv_transfer_params":{"do_remote_decode":1,"do_remote_prefill":false}}', "params-pull"),
         (
@@ -253,6 +254,14 @@ def test_endless_white_space_is_not_held() -> None:
     rest = content.feed(b',"a":1}') + content.finish()
     assert rest.endswith(b'"a":1}')
     assert len(rest) <= 2 * MAX_HELD + 10
+
+
+def test_endless_white_space_before_a_key_is_not_held() -> None:
+    content = JsonFilter()
+    content.feed(b'{"a":1,')
+    for _ in range(3):
+        assert content.feed(b" " * MAX_HELD) == b""
+    assert content.feed(b'"b":2}') == b"," + b" " * (MAX_HELD - 1) + b'"b":2}'
 
 
 @pytest.mark.parametrize("body", recorded("stream"))
