@@ -16,6 +16,8 @@ class Charge:
     """Who was to compute the prompt in its place, with the match that was counted on there."""
     first_seen: bool = False
     """The first byte of the answer was seen."""
+    keys: tuple[int, ...] = ()
+    """Blocks that `endpoint` will hold once they were computed at `prefill`."""
 
     @property
     def predicted_tokens(self) -> int:
@@ -26,11 +28,16 @@ class Charge:
 class Charges:
     """Open decisions, and ended ones for whose `done` we wait a little.
 
-    At most `limit` together; the oldest ended one makes room first.
+    At most `limit` together; the oldest ended one makes room first. Of their keys `max_keys` at
+    most are kept, in all; a decision beyond that goes without.
     """
 
-    def __init__(self, *, limit: int = 100_000, linger_s: float = 60.0) -> None:
+    def __init__(
+        self, *, limit: int = 100_000, linger_s: float = 60.0, max_keys: int = 1_000_000
+    ) -> None:
         self._limit = limit
+        self._max_keys = max_keys
+        self._keys = 0
         self._linger_s = linger_s
         self._open: OrderedDict[str, Charge] = OrderedDict()
         self._ended: OrderedDict[str, tuple[float, Charge]] = OrderedDict()
@@ -38,13 +45,26 @@ class Charges:
     def __len__(self) -> int:
         return len(self._open) + len(self._ended)
 
-    def add(self, request_id: str, endpoint: Endpoint, prefill: Endpoint | None = None) -> None:
+    def add(
+        self,
+        request_id: str,
+        endpoint: Endpoint,
+        prefill: Endpoint | None = None,
+        keys: tuple[int, ...] = (),
+    ) -> None:
+        self.drop(request_id)
         while len(self) >= self._limit:
-            if self._ended:
-                self._ended.popitem(last=False)
-            else:
-                self._open.popitem(last=False)
-        self._open[request_id] = Charge(endpoint, prefill)
+            self.drop(next(iter(self._ended or self._open)))
+        held = self._open[request_id] = Charge(endpoint, prefill)
+        if self._keys + len(keys) <= self._max_keys:
+            held.keys = keys
+            self._keys += len(keys)
+
+    def take_keys(self, held: Charge) -> tuple[int, ...]:
+        """The keys of one decision, once."""
+        keys, held.keys = held.keys, ()
+        self._keys -= len(keys)
+        return keys
 
     def get(self, request_id: str) -> Charge | None:
         held = self._open.get(request_id)
@@ -55,11 +75,16 @@ class Charges:
     def end(self, request_id: str, now: float, *, linger: bool) -> None:
         """The request is over. `linger`: a sidecar's `done` may still come."""
         held = self._open.pop(request_id, None)
-        if held is not None and linger:
+        if held is None:
+            return
+        self.take_keys(held)
+        if linger:
             self._ended[request_id] = (now, held)
 
     def drop(self, request_id: str) -> None:
-        self._open.pop(request_id, None)
+        held = self._open.pop(request_id, None)
+        if held is not None:
+            self.take_keys(held)
         self._ended.pop(request_id, None)
 
     def prune(self, now: float) -> None:
@@ -72,6 +97,11 @@ class Charges:
             if now - at < self._linger_s:
                 return
             yield request_id
+
+
+def leg_of(request_id: str) -> str:
+    """Name of a split request's charge where it is prefilled; no writer can name it."""
+    return f"{request_id}/prefill"
 
 
 class Unconfirmed:

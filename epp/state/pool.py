@@ -22,7 +22,7 @@ from epp.framework import (
 )
 
 from . import blocks
-from .charges import Charge, Charges, Trusts, Unconfirmed
+from .charges import Charge, Charges, Trusts, Unconfirmed, leg_of
 from .endpoints import Changes, Endpoints, EndpointStatus, Member
 from .load import LoadBook
 from .metrics_page import EngineMetrics
@@ -136,19 +136,22 @@ class PoolState:
     ) -> None:
         """Put a decision's load and its predictions on the endpoints that were chosen.
 
-        With `prefill` the prompt is that one's load until it is computed, and its blocks come to
-        `endpoint` without being computed there (fault B15).
+        With `prefill` the prompt is that one's load until it is computed (fault B15). Only then
+        its blocks come to `endpoint`: an equal prompt that arrives before finds nothing there.
         """
         lacks = int(endpoint.match.missing(request.prompt_tokens))
-        here = lacks if prefill is None else 0
         room = lacks + request.output_tokens
-        if not self._put(endpoint, request, now, prefill_tokens=here, decode_tokens=room):
+        if prefill is None:
+            if self._put(endpoint, request, now, prefill_tokens=lacks, decode_tokens=room):
+                self._charges.add(request.id, endpoint)
             return
-        self._charges.add(request.id, endpoint, prefill)
-        if prefill is not None:
-            leg = replace(request, id=_leg(request.id))
-            elsewhere = int(prefill.match.missing(request.prompt_tokens))
-            self._put(prefill, leg, now, prefill_tokens=elsewhere, decode_tokens=0)
+        answer = replace(request, keys=())
+        if not self._put(endpoint, answer, now, prefill_tokens=0, decode_tokens=room):
+            return
+        self._charges.add(request.id, endpoint, prefill, self._predictable(request))
+        leg = replace(request, id=leg_of(request.id))
+        elsewhere = int(prefill.match.missing(request.prompt_tokens))
+        self._put(prefill, leg, now, prefill_tokens=elsewhere, decode_tokens=0)
 
     def response_headers(self, request_id: str, status: int, now: float) -> None:
         """The answer began. That of a split request begins when its prompt has been computed."""
@@ -276,20 +279,26 @@ class PoolState:
         )
         if not charged:
             self.counts["charge-refused"] += 1
-        elif request.keys and request.block_size == self.rules.own_block_tokens:
-            self._predicted.insert(inc, request.keys, request.id, now)
+        else:
+            self._predicted.insert(inc, self._predictable(request), request.id, now)
         return charged
+
+    def _predictable(self, request: Request) -> tuple[int, ...]:
+        return request.keys if request.block_size == self.rules.own_block_tokens else ()
 
     def _end_leg(self, request_id: str, now: float, *, computed: bool) -> None:
         """The prompt of a split request is computed, or never will be. The first word counts."""
-        leg = _leg(request_id)
+        leg = leg_of(request_id)
         if not self._load.finish(leg, now, measured=False):
             return
         held = self._charges.get(request_id)
-        if computed and held is not None and held.prefill is not None:
-            self._await_events(held.prefill.id, leg, now)
-        else:
+        if not computed or held is None or held.prefill is None:
             self._predicted.drop(leg)
+            return
+        self._await_events(held.prefill.id, leg, now)
+        inc = self.endpoints.incarnation(held.endpoint.id)
+        if inc is not None:
+            self._predicted.insert(inc, self._charges.take_keys(held), request_id, now)
 
     def _await_events(self, endpoint: EndpointId, name: str, now: float) -> None:
         """A predicted prompt is computed: the engine's events, where seen, will soon replace it."""
@@ -389,8 +398,3 @@ class PoolState:
             trust=self._trust.of(member.id),
             record_age_s=self._mirror.age_s(member.id, now),
         )
-
-
-def _leg(request_id: str) -> str:
-    """Name of a split request's charge where it is prefilled; no writer can name it."""
-    return f"{request_id}/prefill"
