@@ -9,6 +9,7 @@ They exist only where the engine listens on a loopback address: they have no aut
 | `POST /admin/restart` | as a new process: empty cache, no requests, event sequence from 0 |
 | `POST /admin/crash` | end the process at once, without a goodbye on any connection |
 | `GET /admin/state` | counters as JSON |
+| `GET /admin/requests` | the last requests as received, oldest first (`?after=N`: younger ones) |
 | `POST /reset_prefix_cache` | vLLM's own: AllBlocksCleared, unless a request holds blocks |
 """
 
@@ -21,7 +22,8 @@ from aiohttp import web
 from epp.sim.api import TokenId, bad_request
 from epp.sim.driver import Driver
 from epp.sim.faults import FaultBox, Faults
-from epp.sim.kv import Namespace
+from epp.sim.hashing import Namespace
+from epp.sim.recorder import Recorder
 from epp.sim.tokenizer import encode
 
 CRASH_STATUS = 70
@@ -46,6 +48,7 @@ class Admin:
     crash: Callable[[int], object]
     """Ends the process; it must not return in production."""
     state: Callable[[], Mapping[str, object]]
+    recorder: Recorder
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -55,6 +58,7 @@ class Admin:
             web.post("/admin/restart", self.do_restart),
             web.post("/admin/crash", self.do_crash),
             web.get("/admin/state", self.show_state),
+            web.get("/admin/requests", self.show_requests),
             web.post("/reset_prefix_cache", self.reset_prefix_cache),
         ]
 
@@ -91,6 +95,13 @@ class Admin:
 
     async def show_state(self, _: web.Request) -> web.Response:
         return _json(self.state())
+
+    async def show_requests(self, request: web.Request) -> web.Response:
+        after = request.query.get("after", "0")
+        if not after.isdecimal():
+            raise bad_request("after must be the number of a request")
+        received = self.recorder.requests
+        return _json([one.shown() for one in received if one.number > int(after)])
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         reset = self.driver.engine.reset_prefix_cache()

@@ -23,6 +23,8 @@ class Choice:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list[int])
     cached_tokens: int = 0
+    transfer: dict[str, object] | None = None
+    """`kv_transfer_params`: where the KV of its prompt can be pulled."""
     finish_reason: str | None = None
 
 
@@ -45,7 +47,8 @@ class Answer:
         body = self._head("chat.completion" if self.ask.chat else "text_completion")
         body["choices"] = [self._choice(choice) for choice in self.choices]
         body["usage"] = self.usage()
-        body["kv_transfer_params"] = None
+        # There is room for one set of parameters; those of further choices are lost, as in vLLM.
+        body["kv_transfer_params"] = self.choices[0].transfer
         return _encode(body)
 
     def opening(self, choice: Choice) -> bytes:
@@ -64,6 +67,11 @@ class Answer:
         if self.ask.return_token_ids:
             body["token_ids"] = [token]
         return self._event([body])
+
+    def failing(self, error: bytes) -> bytes:
+        """What ends a stream in the place of further tokens; `error` is the body of an error."""
+        first = self.choices[0]
+        return (b"" if first.tokens else self.opening(first)) + b"data: " + error + b"\n\n" + DONE
 
     def closing(self) -> bytes:
         """What follows the last token: the usage where asked for, and the end mark."""

@@ -10,9 +10,10 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.errors import EppError
-from epp.sim.kv import NO_NAMESPACE, Namespace
+from epp.sim.hashing import NO_NAMESPACE, Namespace
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import encode, render_chat
+from epp.sim.transfer import NO_TRANSFER, PullAsk, Transfer, read_params
 
 MAX_PROMPTS = 64
 """Prompts in one completion request."""
@@ -62,6 +63,13 @@ class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = False
     cache_salt: str | None = None
     return_token_ids: bool | None = False
+    kv_transfer_params: dict[str, object] | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+
+    @property
+    def transfer_params(self) -> object:
+        """The parameters of a handoff as they reach the engine: extra arguments may bring them."""
+        return self.kv_transfer_params or (self.vllm_xargs or {}).get("kv_transfer_params")
 
 
 class CompletionBody(_Sampling, frozen=True, kw_only=True):
@@ -104,6 +112,7 @@ class Ask:
     stream: bool
     include_usage: bool
     return_token_ids: bool
+    transfer: Transfer = NO_TRANSFER
 
 
 def parse_completion(body: bytes, settings: EngineSettings) -> Ask:
@@ -119,6 +128,15 @@ def parse_chat(body: bytes, settings: EngineSettings) -> Ask:
         raise bad_request("messages must not be empty", "messages")
     prompt = _chat_tokens(wire)
     return _ask(wire, settings, (prompt,), wire.max_completion_tokens or wire.max_tokens, chat=True)
+
+
+def offered_to(body: bytes) -> PullAsk | None:
+    """Blocks elsewhere that a refused request would have pulled: nobody else will read them."""
+    try:
+        wire = msgspec.json.decode(body, type=_Sampling)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return read_params(wire.transfer_params).pull
 
 
 def tokenize(body: bytes, settings: EngineSettings) -> bytes:
@@ -170,6 +188,7 @@ def _ask(
         stream=stream,
         include_usage=bool(options and options.include_usage),
         return_token_ids=bool(wire.return_token_ids),
+        transfer=NO_TRANSFER if settings.kv_role is None else read_params(wire.transfer_params),
     )
 
 

@@ -34,6 +34,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How many requests get `status`; None is no limit."""
     health_status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
     """Status of `/health`."""
+    prefill_offers_nothing: bool = False
+    """Prefill requests end by themselves, with no parameters and nothing pinned, as if the first
+    token were the last one of the answer."""
+    fail_pulls: Count = 0
+    """Next pulls that fail."""
     drop_event_batches: Count = 0
     """Next KV event batches that are lost on the wire; their sequence numbers are spent."""
 
@@ -48,12 +53,14 @@ class FaultBox:
         self._rng = rng
         self._statuses_left: int | None = None
         self._drops_left = 0
+        self._failures_left = 0
         self.active = NO_FAULTS
 
     def set(self, faults: Faults) -> None:
         self.active = faults
         self._statuses_left = faults.status_count
         self._drops_left = faults.drop_event_batches
+        self._failures_left = faults.fail_pulls
 
     def status(self) -> int | None:
         """Status that the next request gets instead of an answer, if any."""
@@ -66,6 +73,13 @@ class FaultBox:
         if self._statuses_left is not None:
             self._statuses_left -= 1
         return faults.status
+
+    def fails_pull(self) -> bool:
+        """Whether the next pull fails."""
+        if not self._failures_left:
+            return False
+        self._failures_left -= 1
+        return True
 
     def drops_batch(self) -> bool:
         """Whether the next KV event batch is lost."""

@@ -6,17 +6,18 @@ Rule 2: idle blocks are taken free ones first, then cached ones by age; of one r
 older than the head, so that what many prompts share goes last.
 Rule 3: every change of the index is an event. Two blocks may hold the same content (a prompt that
 is cached whole computes its last block again), so a hash can be stored twice and removed twice.
+Rule 4: a block is found by the hash of what should be in it, and keeps apart what really is in it.
+The two differ once wrong KV was pulled from elsewhere; content stays until the block is taken for
+something new, whoever let go of it.
 """
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-ExtraKeys = list[str] | None
+from epp.sim.hashing import Content, ExtraKeys, Namespace, mixed
 
 
 class BlockStored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="BlockStored"):
@@ -52,54 +53,17 @@ MEDIUM = "GPU"
 GROUP = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """What besides tokens decides whether a block may be shared."""
-
-    lora: str = ""
-    salt: str = ""
-
-    def extra_keys(self, block: int) -> ExtraKeys:
-        """Keys of the `block`-th block: the adapter marks every block, the salt the first."""
-        keys = [self.lora] if self.lora else []
-        if self.salt and block == 0:
-            keys.append(self.salt)
-        return keys or None
-
-
-NO_NAMESPACE = Namespace()
-
-
-class BlockHasher:
-    """Chained 64-bit hashes of the full blocks of token sequences, opaque to everybody else."""
-
-    __slots__ = ("_block_tokens", "_seed")
-
-    def __init__(self, block_tokens: int, seed: int = 0) -> None:
-        self._block_tokens = block_tokens
-        self._seed = seed
-
-    def extend(self, hashes: list[int], tokens: Sequence[int], namespace: Namespace) -> None:
-        """Append the hashes of those full blocks of `tokens` that `hashes` does not have yet."""
-        size = self._block_tokens
-        for block in range(len(hashes), len(tokens) // size):
-            parent = hashes[-1] if hashes else 0
-            extra = namespace.extra_keys(block)
-            data = parent.to_bytes(8, "little")
-            data += array("I", tokens[block * size : (block + 1) * size]).tobytes()
-            if extra is not None:
-                data += msgspec.json.encode(extra)
-            hashes.append(xxh3_64_intdigest(data, seed=self._seed))
-
-
 class BlockPool:
     """The blocks of one engine. Callers name blocks by the numbers that `allocate` gave them."""
 
-    def __init__(self, total: int, block_tokens: int) -> None:
+    def __init__(self, total: int, block_tokens: int, seed: int = 0) -> None:
         self.total = total
         self.block_tokens = block_tokens
+        self._seed = seed
         self._holders = [0] * total
         self._hash: list[int | None] = [None] * total
+        self._contents: list[Content] = [(0, 0)] * total
+        self._taken = 0
         self._indexed: dict[int, list[int]] = {}
         self._free = list(range(total - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -120,8 +84,8 @@ class BlockPool:
         return self.total - len(self._free) - len(self._idle)
 
     def contents(self) -> dict[int, int]:
-        """Indexed hashes and how many blocks hold each."""
-        return {key: len(blocks) for key, blocks in self._indexed.items()}
+        """Indexed hashes as events name them, and how many blocks hold each."""
+        return {self._name(key): len(blocks) for key, blocks in self._indexed.items()}
 
     def lookup(self, hashes: Sequence[int]) -> list[int]:
         """Blocks of the longest indexed prefix of a chain of hashes; nobody holds them yet."""
@@ -155,6 +119,8 @@ class BlockPool:
                 block, _ = self._idle.popitem(last=False)
                 self._unindex(block)
             self._holders[block] = 1
+            self._taken += 1
+            self._contents[block] = (mixed(self._taken, block), 0)
             taken.append(block)
         return taken
 
@@ -166,18 +132,23 @@ class BlockPool:
         first: int,
         tokens: Sequence[int],
         namespace: Namespace,
+        flaw: int = 0,
     ) -> None:
-        """Make held blocks findable: those from position `first` of a chain up to `len(hashes)`."""
+        """Make held blocks findable: those from position `first` of a chain up to `len(hashes)`.
+
+        They hold what their hashes say, or something else that a `flaw` other than 0 determines.
+        """
         if first >= len(hashes):
             return
         for block, key in zip(blocks[first : len(hashes)], hashes[first:], strict=True):
             self._hash[block] = key
+            self._contents[block] = (mixed(key, flaw) if flaw else key, self._contents[block][1])
             self._indexed.setdefault(key, []).append(block)
         size = self.block_tokens
         self._events.append(
             BlockStored(
-                block_hashes=list(hashes[first:]),
-                parent_block_hash=hashes[first - 1] if first else None,
+                block_hashes=[self._name(key) for key in hashes[first:]],
+                parent_block_hash=self._name(hashes[first - 1]) if first else None,
                 token_ids=list(tokens[first * size : len(hashes) * size]),
                 block_size=size,
                 lora_id=None,
@@ -188,6 +159,29 @@ class BlockPool:
                 kv_cache_spec_kind="full_attention",
             )
         )
+
+    def read(self, block: int) -> Content:
+        """What is in a block, whoever holds it. Raises IndexError when there is no such block."""
+        if block < 0:
+            raise IndexError(block)
+        return self._contents[block]
+
+    def write(self, block: int, content: Content) -> None:
+        """Replace what is in a held block; its hash stays."""
+        self._contents[block] = content
+
+    def end_prompt(self, block: int, tail: int) -> None:
+        """Note what a held block holds of the prompt that ends in it."""
+        self._contents[block] = (self._contents[block][0], tail)
+
+    def flaw(self, blocks: Sequence[int], hashes: Sequence[int]) -> int:
+        """0 when blocks hold what these hashes say, else a number that the difference makes."""
+        flaw = 0
+        for block, key in zip(blocks, hashes, strict=False):
+            content = self._contents[block][0]
+            if content != key:
+                flaw = mixed(flaw, content)
+        return flaw
 
     def release(self, blocks: Sequence[int]) -> None:
         """Let go of a request's blocks; the last one becomes the oldest."""
@@ -239,4 +233,9 @@ class BlockPool:
         blocks.remove(block)
         if not blocks:
             del self._indexed[key]
-        self._events.append(BlockRemoved(block_hashes=[key], medium=MEDIUM, group_idx=GROUP))
+        name = self._name(key)
+        self._events.append(BlockRemoved(block_hashes=[name], medium=MEDIUM, group_idx=GROUP))
+
+    def _name(self, key: int) -> int:
+        """A hash as events say it: engines with another seed name the same block differently."""
+        return xxh3_64_intdigest(key.to_bytes(8, "little"), seed=self._seed) if self._seed else key

@@ -1,30 +1,21 @@
 """The metrics page of a simulated engine: names and labels of vLLM 0.32, as far as pickers read."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from epp.sim.engine import Engine
+from epp.sim.families import Family, Labels, written
+from epp.sim.families import counter as counter_of
+from epp.sim.families import gauge as gauge_of
 from epp.sim.settings import EngineSettings
 from epp.sim.submission import Ending
+from epp.sim.transfer_page import transfer_families
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-
-Labels = dict[str, str]
-Sample = tuple[Labels, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric with its series."""
-
-    name: str
-    kind: str
-    text: str
-    samples: tuple[Sample, ...]
 
 
 def render(engine: Engine, settings: EngineSettings, *, start_s: float) -> bytes:
     """The page as it is at this instant; `start_s` is the engine's start in Unix seconds."""
+    labels = {"engine": "0", "model_name": settings.model}
     families = (
         Family(
             "process_start_time_seconds",
@@ -32,7 +23,7 @@ def render(engine: Engine, settings: EngineSettings, *, start_s: float) -> bytes
             "Start of the engine in Unix seconds.",
             (({}, start_s),),
         ),
-        *_engine_families(engine, {"engine": "0", "model_name": settings.model}),
+        *_engine_families(engine, labels),
         _cache_config(engine, settings),
         Family(
             "vllm:admission_rejections_total",
@@ -46,19 +37,19 @@ def render(engine: Engine, settings: EngineSettings, *, start_s: float) -> bytes
             ),
         ),
     )
-    return "".join(_lines(families)).encode()
+    handed = () if settings.kv_role is None else transfer_families(engine, settings, labels)
+    return written((*families, *handed)).encode()
 
 
 def _engine_families(engine: Engine, labels: Labels) -> Iterable[Family]:
     count = engine.counters
 
     def gauge(name: str, text: str, value: float) -> Family:
-        return Family(f"vllm:{name}", "gauge", text, ((labels, value),))
+        return gauge_of(f"vllm:{name}", text, labels, value)
 
     def counter(name: str, text: str, value: float) -> Family:
-        return Family(f"vllm:{name}", "counter", text, ((labels, value),))
+        return counter_of(f"vllm:{name}", text, labels, value)
 
-    computed = count.prompt_tokens - count.cached_tokens
     yield gauge("num_requests_running", "Requests in the batch.", engine.running)
     yield gauge("num_requests_waiting", "Requests that wait.", engine.waiting)
     yield Family(
@@ -66,8 +57,8 @@ def _engine_families(engine: Engine, labels: Labels) -> Iterable[Family]:
         "gauge",
         "Requests that wait, by reason.",
         (
-            ({**labels, "reason": "capacity"}, engine.waiting),
-            ({**labels, "reason": "deferred"}, 0),
+            ({**labels, "reason": "capacity"}, engine.waiting - engine.deferred),
+            ({**labels, "reason": "deferred"}, engine.deferred),
         ),
     )
     yield gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", engine.kv_usage)
@@ -80,12 +71,13 @@ def _engine_families(engine: Engine, labels: Labels) -> Iterable[Family]:
         "counter",
         "Prompt tokens by where their KV came from.",
         (
-            ({**labels, "source": "local_compute"}, computed),
+            ({**labels, "source": "local_compute"}, count.computed_prompt_tokens),
             ({**labels, "source": "local_cache_hit"}, count.cached_tokens),
-            ({**labels, "source": "external_kv_transfer"}, 0),
+            ({**labels, "source": "external_kv_transfer"}, count.pulled_tokens),
         ),
     )
-    yield counter("prompt_tokens_cached_total", "Prompt tokens found.", count.cached_tokens)
+    cached = count.cached_tokens + count.pulled_tokens
+    yield counter("prompt_tokens_cached_total", "Prompt tokens found or pulled.", cached)
     yield counter("generation_tokens_total", "Answered tokens.", count.generation_tokens)
     yield Family(
         "vllm:request_success_total",
@@ -108,15 +100,3 @@ def _cache_config(engine: Engine, settings: EngineSettings) -> Family:
         "prefix_caching_hash_algo": "xxh3_64",
     }
     return Family("vllm:cache_config_info", "gauge", "How the KV cache is made.", ((labels, 1),))
-
-
-def _lines(families: Iterable[Family]) -> Iterable[str]:
-    for family in families:
-        yield f"# HELP {family.name} {family.text}\n# TYPE {family.name} {family.kind}\n"
-        for labels, value in family.samples:
-            pairs = ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels))
-            yield f"{family.name}{{{pairs}}} {value!r}\n" if pairs else f"{family.name} {value!r}\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

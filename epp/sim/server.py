@@ -11,7 +11,9 @@ import random
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -24,17 +26,26 @@ from epp.sim.admin import Admin
 from epp.sim.answers import models_body
 from epp.sim.api import parse_chat, parse_completion, tokenize
 from epp.sim.driver import Clock, Driver
+from epp.sim.engine import Engine
 from epp.sim.faults import FaultBox
+from epp.sim.handover import Handover
 from epp.sim.inference import Inference
 from epp.sim.kv import KvEvent
 from epp.sim.publisher import Publisher
+from epp.sim.recorder import Recorder
 from epp.sim.settings import EngineSettings
+from epp.sim.state_page import describe
+from epp.sim.submission import Step
 from epp.sim.traffic import Traffic
 
 __all__ = ["EngineServer", "EngineSettings", "run"]
 
 VERSION = "0.32.0+sim"
 BACKLOG = 1024
+DEAD_STATUS = 1
+"""Exit status of a process whose engine died of a request."""
+LAST_WORDS_S = 0.2
+"""Between the death of the engine and the end of its process: its requests get their answers."""
 
 
 class EngineServer:
@@ -50,14 +61,28 @@ class EngineServer:
         clock: Clock = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         crash: Callable[[int], object] = os._exit,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
+        """`crash` ends the process with a status; `new_id` names each life of the engine."""
         self.settings = settings
         self._wall_ns = wall_ns
         self._crash = crash
         self._tasks = asyncio.TaskGroup()
+        self._opened = AsyncExitStack()
         self._publisher: Publisher | None = None
-        self.driver = Driver(settings, clock=clock, publish=self._publish)
+        self.driver = Driver(
+            settings,
+            clock=clock,
+            publish=self._publish,
+            new_id=new_id,
+            carry=self._carry,
+            died=self._die,
+        )
         self.faults = FaultBox(random.Random(settings.seed))
+        self.handover: Handover | None = None
+        if settings.kv_role is not None:
+            self.handover = Handover(settings, self.driver, self.faults, self._tasks)
+        self.recorder = Recorder()
         self.traffic = Traffic()
         self.port = settings.port
         self.start_ns = wall_ns()
@@ -78,6 +103,8 @@ class EngineServer:
         listener = self._listen()
         try:
             self._open_publisher()
+            if self.handover is not None:
+                await self._opened.enter_async_context(self.handover)
             self._runner = web.AppRunner(
                 self._app(listener.getsockname()[1]),
                 handler_cancellation=True,
@@ -88,10 +115,13 @@ class EngineServer:
             await web.SockSite(self._runner, listener, backlog=BACKLOG).start()
         except BaseException:
             listener.close()
+            await self._opened.aclose()
             self._close_publisher()
             raise
         await self._tasks.__aenter__()
         self._driving = self._tasks.create_task(self.driver.run(), name="engine")
+        if self.handover is not None:
+            self.handover.puller.start_heartbeats(self.driver)
         return self
 
     async def __aexit__(
@@ -104,6 +134,7 @@ class EngineServer:
             await self._runner.cleanup()
         finally:
             self._driving.cancel()
+            await self._opened.aclose()
             # The group would wrap the body's own error; it must only see the cancellation with
             # which it reports that the engine task died.
             cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
@@ -138,12 +169,32 @@ class EngineServer:
                 "free": engine.pool.free,
                 "indexed": sum(engine.pool.contents().values()),
             },
+            "transfer": self._transfer_state(),
             "next_event_sequence": self._publisher.sequence if self._publisher else None,
             "requests": self.traffic.by_route(),
             "left": self.traffic.left,
             "cut": self.traffic.cut,
             "faults": self.faults.active,
         }
+
+    def _transfer_state(self) -> dict[str, object] | None:
+        if self.handover is None:
+            return None
+        return {
+            "engine_id": self.driver.engine_id,
+            "host": self.handover.host,
+            "port": self.handover.port,
+            "failed_notices": self.handover.puller.failed_notices,
+            **describe(self.driver.engine),
+        }
+
+    def _carry(self, engine: Engine, step: Step) -> None:
+        if self.handover is not None:
+            self.handover.carry(engine, step)
+
+    def _die(self) -> None:
+        if self.settings.exit_when_dead:
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._crash, DEAD_STATUS)
 
     def _listen(self) -> socket.socket:
         address = (self.settings.host, self.settings.port)
@@ -187,7 +238,14 @@ class EngineServer:
         app = web.Application(
             middlewares=[self.traffic.middleware], client_max_size=settings.max_body_bytes
         )
-        inference = Inference(settings, self.driver, self.faults, wall_ns=self._wall_ns)
+        inference = Inference(
+            settings,
+            self.driver,
+            self.faults,
+            wall_ns=self._wall_ns,
+            recorder=self.recorder,
+            handover=self.handover,
+        )
         app.add_routes(
             [
                 web.post("/v1/completions", inference.handler(parse_completion)),
@@ -206,6 +264,7 @@ class EngineServer:
                 restart=self.restart,
                 crash=self._crash,
                 state=self.state,
+                recorder=self.recorder,
             )
             app.add_routes(admin.routes())
         served_by = {"x-inference-pod": settings.name, "x-inference-port": str(port)}
@@ -217,7 +276,8 @@ class EngineServer:
         return app
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(status=self.faults.active.health_status or 200)
+        alive = 200 if self.driver.engine.dead is None else 503
+        return web.Response(status=self.faults.active.health_status or alive)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = page.render(self.driver.engine, self.settings, start_s=self.start_ns / 1e9)

@@ -3,8 +3,12 @@
 import ipaddress
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 DEFAULT_CONTEXT_TOKENS = 16_384
+
+LoadFailurePolicy = Literal["fail", "recompute"]
+KvRole = Literal["producer", "consumer", "both"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,17 @@ class CoreSettings:
     """Seed of the answers: engines with equal seeds answer equally."""
     hash_seed: int = 0
     """Seed of the block hashes; engines that differ in it name the same block differently."""
+    lease_s: float = 30.0
+    """How long blocks stay pinned for a decode engine that does not pull them. A decode engine
+    sends heartbeats every sixth of its own lease while a request waits for its pull."""
+    pull_setup_s: float = 0.005
+    """Seconds that every pull costs."""
+    pull_tokens_per_s: float = 500_000.0
+    """Speed of a pull; comes on top of `pull_setup_s`."""
+    kv_bytes_per_token: int = 1024
+    """Only counted."""
+    kv_load_failure_policy: LoadFailurePolicy = "fail"
+    """What happens to a request whose KV cannot be pulled: an error, or computing it here."""
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "max_num_seqs", "max_waiting"):
@@ -42,12 +57,15 @@ class CoreSettings:
             self.max_batched_tokens >= self.max_num_seqs,
             "max_batched_tokens must be at least max_num_seqs",
         )
-        for name in ("prefill_tokens_per_s", "decode_step_s"):
+        for name in ("prefill_tokens_per_s", "decode_step_s", "lease_s", "pull_tokens_per_s"):
             value = getattr(self, name)
             _require(math.isfinite(value) and value > 0, f"{name} must be positive")
+        for name in ("batch_growth", "pull_setup_s", "kv_bytes_per_token"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, f"{name} must not be negative")
         _require(
-            math.isfinite(self.batch_growth) and self.batch_growth >= 0,
-            "batch_growth must not be negative",
+            self.kv_load_failure_policy in get_args(LoadFailurePolicy),
+            "kv_load_failure_policy must be fail or recompute",
         )
         if self.max_model_len is not None:
             _require(
@@ -83,6 +101,22 @@ class EngineSettings(CoreSettings):
     """ZMQ endpoint of the KV events, such as `tcp://127.0.0.1:5557` (port 0: a free one)."""
     kv_events_bind: bool = True
     """False connects instead: the subscriber then binds."""
+    kv_role: KvRole | None = None
+    """Whether KV is handed over: None ignores `kv_transfer_params`. The roles are not enforced."""
+    side_channel_host: str | None = None
+    """Address where other engines pull from; None is `host`."""
+    side_channel_port: int = 0
+    """0 takes a free one."""
+    advertise_host: str | None = None
+    """`remote_host` in answers, where it is not `side_channel_host`."""
+    handshake_s: float = 5.0
+    """How long a pull from an engine that was never reached tries, before it fails."""
+    usage_counts_remote_cache: bool = False
+    """Report the prefill engine's cached tokens in the usage of a decode answer, as vLLM does when
+    the parameters carry `remote_prefill_cached_tokens`. False reports this engine's own cache."""
+    exit_when_dead: bool = False
+    """End the process once the engine has died of a request, as vLLM does. False answers 500 to
+    everything from then on."""
     max_body_bytes: int = 16 * 1024 * 1024
     grace_s: float = 1.0
     """How long running requests may go on once the engine has been told to stop."""
@@ -90,7 +124,8 @@ class EngineSettings(CoreSettings):
     def __post_init__(self) -> None:
         # Two arguments: slots make a new class, which the short form would not find.
         super(EngineSettings, self).__post_init__()
-        _require(0 <= self.port <= 65_535, "port must be 0 to 65535")
+        for name in ("port", "side_channel_port"):
+            _require(0 <= getattr(self, name) <= 65_535, f"{name} must be 0 to 65535")
         _require(bool(self.host), "host must not be empty")
         _require(bool(self.name) and self.name.isprintable(), "name must be printable")
         _require(bool(self.model), "model must not be empty")
@@ -101,8 +136,12 @@ class EngineSettings(CoreSettings):
         _require(self.kv_events is None or "://" in self.kv_events, "kv_events must be a ZMQ URL")
         _require(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
         _require(
-            math.isfinite(self.grace_s) and 0 <= self.grace_s <= 600, "grace_s must be 0 to 600"
+            self.kv_role is None or self.kv_role in get_args(KvRole),
+            "kv_role must be producer, consumer or both",
         )
+        for name in ("grace_s", "handshake_s"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and 0 <= value <= 600, f"{name} must be 0 to 600")
 
     @property
     def loopback(self) -> bool:

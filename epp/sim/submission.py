@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from epp.errors import EppError
-from epp.sim.kv import NO_NAMESPACE, KvEvent, Namespace
+from epp.sim.hashing import NO_NAMESPACE, Namespace
+from epp.sim.kv import KvEvent
+from epp.sim.transfer import NO_TRANSFER, Offer, PullAsk, Transfer
 
 
 class ContextOverflowError(EppError):
@@ -22,12 +24,26 @@ class QueueFullError(EppError):
     status = 503
 
 
+class EngineDeadError(EppError):
+    """The engine died of a request that it was not up to; only a new life helps."""
+
+    reason = "engine-dead"
+    status = 500
+
+    def __init__(self) -> None:
+        super().__init__(
+            "EngineCore encountered an issue. See stack trace (above) for the root cause."
+        )
+
+
 class Ending(StrEnum):
     """Why a request ended; the values are those of `finish_reason`."""
 
     LENGTH = "length"
     STOP = "stop"
     ABORT = "abort"
+    ERROR = "error"
+    """The KV that it should have pulled could not be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +60,7 @@ class Submission:
     variant: int = 0
     """Tells apart several answers to one prompt."""
     namespace: Namespace = NO_NAMESPACE
+    transfer: Transfer = NO_TRANSFER
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,20 @@ class Finish:
     first_token: float
     ended: float
     preemptions: int
+    offer: Offer | None = None
+    """Blocks that stay pinned for a decode engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Work for whoever connects engines: read `blocks` from another one, then tell this one."""
+
+    id: str
+    ask: PullAsk
+    blocks: tuple[int, ...]
+    """Those of `ask.blocks` that are not cached here."""
+    duration_s: float
+    """How long the transfer takes once the other engine has been reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +111,12 @@ class Step:
     events: tuple[KvEvent, ...]
     next_at: float | None
     """When to call again; None while there is nothing to do."""
+    pulls: tuple[Pull, ...] = ()
+    """Each wants exactly one call of `Engine.pulled` or `Engine.pull_failed`."""
+    returns: tuple[PullAsk, ...] = ()
+    """Blocks elsewhere that nobody will read any more: their engine should be told."""
+    failed: tuple[str, ...] = ()
+    """Requests that ended because their KV could not be pulled."""
 
 
 @dataclass(slots=True)
@@ -91,7 +128,28 @@ class Counters:
     generation_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    pulled_tokens: int = 0
+    """Prompt tokens whose KV came from another engine."""
+    pulls: int = 0
+    """Transfers that worked."""
+    pulled_blocks: int = 0
+    pull_seconds: float = 0.0
+    failed_pulls: int = 0
     preemptions: int = 0
     refused: int = 0
     """Requests that found the waiting queue full."""
     ended: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """Prompt tokens that this engine computed itself. The last token of a pulled prompt, which
+        is computed again for its answer, does not count."""
+        return self.prompt_tokens - self.cached_tokens - self.pulled_tokens
+
+    def start(self, prompt: int, cached: int, pulled: int = 0) -> None:
+        """Count a prompt: its tokens, those found in the cache and those pulled from elsewhere."""
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        self.prefix_queries += prompt
+        self.prefix_hits += cached
+        self.pulled_tokens += pulled

@@ -10,6 +10,8 @@ from epp.sim.api import ApiError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+KINDS = {400: "BadRequestError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
+"""`error.type` of what the engine itself refuses."""
 OTHER = "other"
 """Counts what no route matched, so that the table of counters stays bounded."""
 
@@ -62,8 +64,7 @@ class Traffic:
         except ApiError as error:
             return _refusal(error)
         except EppError as error:
-            kind = "BadRequestError" if error.status == 400 else "ServiceUnavailableError"
-            return _refusal(ApiError(error.status, kind, str(error)))
+            return _refusal(ApiError(error.status, KINDS[error.status], str(error)))
 
 
 def _refusal(error: ApiError) -> web.Response:

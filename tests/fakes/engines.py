@@ -1,8 +1,10 @@
 """Simulated engines for tests: quick, on free ports, with a tap on their KV events."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,10 +32,47 @@ def quick_settings(**changes: Any) -> EngineSettings:
 
 
 @asynccontextmanager
-async def running_engine(**changes: Any) -> AsyncIterator[EngineServer]:
-    """A quick engine; changes are fields of its settings."""
-    async with EngineServer(quick_settings(**changes)) as server:
+async def running_engine(
+    crash: Callable[[int], object] = os._exit, **changes: Any
+) -> AsyncIterator[EngineServer]:
+    """A quick engine; changes are fields of its settings, `crash` is what it ends itself with."""
+    async with EngineServer(quick_settings(**changes), crash=crash) as server:
         yield server
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prefill engine and a decode engine that can pull from it."""
+
+    prefill: EngineServer
+    decode: EngineServer
+
+    def lease_ends(self) -> int:
+        """Leases that ended unpulled; 0 in every test that does not mean it."""
+        return self.prefill.driver.engine.pins.counters.expired
+
+
+@asynccontextmanager
+async def running_pair(
+    prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **both: Any
+) -> AsyncIterator[Pair]:
+    """Two quick engines that hand over KV; `both` are settings of both of them.
+
+    A handshake that fails does so soon. The engines answer equally, and name blocks differently.
+    """
+    common: dict[str, Any] = {"handshake_s": 0.1, "pull_setup_s": 0.001, **both}
+    one = {"name": "prefill", "kv_role": "producer", **common, **(prefill or {})}
+    other = {"name": "decode", "kv_role": "consumer", "hash_seed": 7, **common, **(decode or {})}
+    async with running_engine(**one) as first, running_engine(**other) as second:
+        yield Pair(first, second)
+
+
+def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
+    """What a sidecar sends to the prefill engine in place of a client's body."""
+    leg = {key: value for key, value in body.items() if key not in {"min_tokens", "stream_options"}}
+    ask = {"do_remote_decode": True, "do_remote_prefill": False}
+    one = {"max_tokens": 1, "max_completion_tokens": 1, "stream": False}
+    return {**leg, **one, "kv_transfer_params": ask}
 
 
 async def eventually(holds: Callable[[], bool], within_s: float = 2.0) -> None:

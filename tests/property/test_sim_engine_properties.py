@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.sim.engine import Engine
-from epp.sim.kv import Namespace
+from epp.sim.hashing import Namespace
 from epp.sim.settings import CoreSettings
 from epp.sim.submission import Output, Step, Submission
 from tests.fakes.cache_model import CacheModel

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from epp.sim.engine import Engine
-from epp.sim.kv import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, Namespace
+from epp.sim.hashing import Namespace
+from epp.sim.kv import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from epp.sim.settings import CoreSettings
 from epp.sim.submission import (
     ContextOverflowError,
