@@ -1,4 +1,4 @@
-"""Claims about time stretch with `EPP_TIME_SCALE`, so that a noisy machine never fails a true one."""
+"""Claims about time stretch with `EPP_TIME_SCALE`: a noisy machine never fails a true one."""
 
 import os
 
