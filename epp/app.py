@@ -283,8 +283,8 @@ async def _pages(app: web.Application, host: str, port: int) -> AsyncIterator[in
         yield bound
 
 
-class _Over(Exception):  # noqa: N818 - not an error: ends the group from inside
-    """The application stops."""
+class _Over(Exception):
+    """The application stops: ends the group from inside."""
 
 
 @asynccontextmanager
