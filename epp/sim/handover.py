@@ -15,6 +15,7 @@ from epp.sim.faults import FaultBox
 from epp.sim.puller import Puller
 from epp.sim.settings import EngineSettings
 from epp.sim.side_channel import MESSAGE_TIMEOUT_S, Peers, SideChannel
+from epp.sim.state_page import describe_transfers
 from epp.sim.submission import Step
 from epp.sim.transfer import Offer
 
@@ -70,6 +71,16 @@ class Handover:
     def params(self, offer: Offer) -> dict[str, object]:
         """`kv_transfer_params` for the engine that will pull."""
         return offer.params(engine_id=self._driver.engine_id, host=self.host, port=self.port)
+
+    def state(self) -> dict[str, object]:
+        """What `/admin/state` shows of it."""
+        return {
+            "engine_id": self._driver.engine_id,
+            "host": self.host,
+            "port": self.port,
+            "failed_notices": self.puller.failed_notices,
+            **describe_transfers(self._driver.engine),
+        }
 
     def _listen(self) -> socket.socket:
         host = self._settings.side_channel_host or self._settings.host

@@ -160,32 +160,13 @@ class EngineServer:
             "port": self.port,
             "start_ms": self.start_ns // 1_000_000,
             "lives": self.lives,
-            "running": engine.running,
-            "waiting": engine.waiting,
-            "blocks": {
-                "total": engine.pool.total,
-                "used": engine.pool.used,
-                "cached": engine.pool.cached,
-                "free": engine.pool.free,
-                "indexed": sum(engine.pool.contents().values()),
-            },
-            "transfer": self._transfer_state(),
+            **describe(engine),
+            "transfer": self.handover.state() if self.handover is not None else None,
             "next_event_sequence": self._publisher.sequence if self._publisher else None,
             "requests": self.traffic.by_route(),
             "left": self.traffic.left,
             "cut": self.traffic.cut,
             "faults": self.faults.active,
-        }
-
-    def _transfer_state(self) -> dict[str, object] | None:
-        if self.handover is None:
-            return None
-        return {
-            "engine_id": self.driver.engine_id,
-            "host": self.handover.host,
-            "port": self.handover.port,
-            "failed_notices": self.handover.puller.failed_notices,
-            **describe(self.driver.engine),
         }
 
     def _carry(self, engine: Engine, step: Step) -> None:

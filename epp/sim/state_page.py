@@ -1,4 +1,4 @@
-"""What `/admin/state` tells about the handover of KV: counts that have no place in vLLM's metrics.
+"""What `/admin/state` tells about an engine and the KV that it hands over.
 
 Pinned blocks that several requests share count for each of them. In any life of an engine
 `pinned_requests` is `issued` - `pulled` - `returned` - `expired`.
@@ -10,7 +10,23 @@ from epp.sim.engine import Engine
 
 
 def describe(engine: Engine) -> dict[str, object]:
-    """Names and numbers for JSON."""
+    """Requests and blocks, for JSON."""
+    pool = engine.pool
+    return {
+        "running": engine.running,
+        "waiting": engine.waiting,
+        "blocks": {
+            "total": pool.total,
+            "used": pool.used,
+            "cached": pool.cached,
+            "free": pool.free,
+            "indexed": sum(pool.contents().values()),
+        },
+    }
+
+
+def describe_transfers(engine: Engine) -> dict[str, object]:
+    """Pins and pulls, for JSON."""
     return {
         "dead": engine.dead,
         "pinned_requests": len(engine.pins),

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.sim.engine import Engine
 from epp.sim.page import render
-from epp.sim.settings import EngineSettings
+from epp.sim.settings import EngineSettings, KvRole
 from epp.sim.submission import Submission
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0" / "metrics_agg_0.32.0.txt"
+RECORDED_WITH_NIXL = RECORDED.with_name("metrics_D_after_failures_0.32.0.txt")
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -21,8 +23,8 @@ def series(page: str) -> Series:
     return found
 
 
-def simulated(model: str = "tiny") -> tuple[Series, Engine]:
-    settings = EngineSettings(model=model, block_tokens=32, num_blocks=64)
+def simulated(model: str = "tiny", kv_role: KvRole | None = None) -> tuple[Series, Engine]:
+    settings = EngineSettings(model=model, block_tokens=32, num_blocks=64, kv_role=kv_role)
     engine = Engine(settings)
     for number in range(2):
         engine.admit(Submission(id=str(number), prompt=range(70), max_tokens=3), 0.0)
@@ -30,15 +32,24 @@ def simulated(model: str = "tiny") -> tuple[Series, Engine]:
     return series(render(engine, settings, start_s=1.7e9 + 0.25).decode()), engine
 
 
-def test_every_series_has_the_name_and_labels_of_a_real_one() -> None:
-    real = series(RECORDED.read_text())
-    for name, samples in simulated()[0].items():
+@pytest.mark.parametrize(
+    ("kv_role", "recorded"), [(None, RECORDED), ("consumer", RECORDED_WITH_NIXL)]
+)
+def test_every_series_has_the_name_and_labels_of_a_real_one(
+    kv_role: KvRole | None, recorded: Path
+) -> None:
+    real = series(recorded.read_text())
+    page = simulated(kv_role=kv_role)[0]
+    assert any("nixl" in name for name in page) == (kv_role is not None)
+    for name, samples in page.items():
+        if name.startswith("sim:"):
+            continue
         assert name in real, name
         for labels, _ in samples:
             if name == "vllm:cache_config_info":
                 assert labels.keys() <= real[name][0][0].keys()
             else:
-                assert labels in [recorded for recorded, _ in real[name]]
+                assert labels in [pairs for pairs, _ in real[name]]
 
 
 def test_the_values_are_the_engines() -> None:
