@@ -1,8 +1,9 @@
 """A director that is watched as in `epp serve`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from epp.framework import Role
 from epp.observe.explain import Explain
 from epp.observe.metrics import Metrics, Sources
 from epp.request.transport.grpc import StreamCounts
@@ -10,9 +11,11 @@ from tests.fakes.desk import Desk, open_desk
 
 
 @asynccontextmanager
-async def watched(count: int = 2) -> AsyncIterator[tuple[Desk, Metrics, Explain]]:
+async def watched(
+    count: int = 2, roles: Sequence[Role] = ()
+) -> AsyncIterator[tuple[Desk, Metrics, Explain]]:
     """A desk whose director is watched as in `epp serve`."""
-    async with open_desk(count) as desk:
+    async with open_desk(count, roles=roles) as desk:
         streams = StreamCounts(started=5, live=2, routed=3)
         streams.aborted["UNAVAILABLE"] = 1
         sources = Sources(
