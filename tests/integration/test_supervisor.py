@@ -209,9 +209,12 @@ def test_the_tail_of_a_log_is_short_and_of_a_missing_log_empty(tmp_path: Path) -
 
 
 OWNER = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from epp.sim.supervisor import Part, Supervisor
+
+# Whoever starts tests in the background has SIGINT ignored, and Python inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def ready():
     return True
@@ -241,8 +244,11 @@ def test_nothing_is_left_when_the_supervisor_itself_dies(
     )
     with owner:
         assert owner.stdout is not None
-        pids = [int(word) for word in owner.stdout.readline().split()]
-        assert len(pids) == 2
-        owner.send_signal(how)
-        owner.wait(scaled(15))
+        try:
+            pids = [int(word) for word in owner.stdout.readline().split()]
+            assert len(pids) == 2
+            owner.send_signal(how)
+            owner.wait(scaled(15))
+        finally:
+            owner.kill()
     wait_until_gone(pids)
