@@ -3,10 +3,11 @@
 Prompts, header values and tokens never enter a log line; events carry ids, counts and reasons.
 """
 
+import io
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -31,10 +32,20 @@ def configure(level: str, form: str) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), stream=sys.stderr, force=True)
+
+
+class _Stderr(io.TextIOBase):
+    """Whatever `sys.stderr` is when a line is written: a replaced one may be closed by then."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

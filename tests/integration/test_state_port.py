@@ -198,16 +198,18 @@ async def test_what_is_no_hello_is_refused() -> None:
 
 
 async def test_a_silent_writer_is_let_go() -> None:
-    async with serving(idle_s=0.3) as server:
+    async with serving(idle_s=scaled(0.3)) as server:
         writer = writer_to(server)
         await writer.claim(Incarnation(A, 1), 1)
         for _ in range(4):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(scaled(0.1))
             await writer.append(b"x")
         assert server.writers == 1
         await until(lambda: server.writers == 0)
         with pytest.raises(StoreError, match="idle"):
-            await writer.append(b"x")
+            for _ in range(100):  # until the refusal has come through
+                await writer.append(b"x")
+                await asyncio.sleep(0.01)
 
 
 async def test_a_reader_that_falls_behind_holds_the_writers_back() -> None:

@@ -1,0 +1,49 @@
+"""Log lines go to the stderr of the moment, without secrets."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from epp.observe import logs
+
+
+@pytest.fixture(autouse=True)
+def _defaults() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_a_line_goes_to_the_stderr_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", gone)
+    logs.configure("info", "json")
+    log = structlog.get_logger("one")
+    log.info("first")
+    gone.close()
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    log.info("second", number=2)
+    line = json.loads(here.getvalue())
+    assert (line["event"], line["number"], line["level"]) == ("second", 2, "info")
+
+
+def test_secrets_are_hidden_by_the_names_of_their_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    logs.configure("debug", "json")
+    structlog.get_logger("two").debug("claim", token="t0p", redis_url="redis://u:p@h", pool="p")
+    assert "t0p" not in here.getvalue()
+    assert "redis://" not in here.getvalue()
+    assert json.loads(here.getvalue())["pool"] == "p"
+
+
+def test_lines_below_the_level_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    logs.configure("warning", "text")
+    structlog.get_logger("three").info("quiet")
+    assert here.getvalue() == ""
