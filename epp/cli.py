@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 Store = Literal["memory", "redis"]
 Gateway = Literal["standalone", "full-duplex"]
+OnFailure = Literal["recompute", "fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 
@@ -108,6 +109,38 @@ def sidecar(
     kv_events_bind: Annotated[
         bool, typer.Option("--kv-events-bind", help="Bind it, and let the engine connect.")
     ] = False,
+    endpoints_file: Annotated[
+        Path | None,
+        typer.Option(help="The picker's endpoints file: who belongs to the pool."),
+    ] = None,
+    leg_key_file: Annotated[
+        Path | None,
+        typer.Option(help="The pool's key for prefill legs; two lines while it changes."),
+    ] = None,
+    leg_port: Annotated[
+        int | None, typer.Option(help="Without a key: takes prefill legs from members only.")
+    ] = None,
+    on_prefill_failure: Annotated[
+        OnFailure, typer.Option(help="When no target could prefill: compute here, or fail.")
+    ] = "recompute",
+    on_pull_failure: Annotated[
+        OnFailure, typer.Option(help="When the KV could not be pulled: compute here, or fail.")
+    ] = "recompute",
+    prefill_timeout: Annotated[
+        float, typer.Option(help="Seconds that a prefill leg may take, answer included.")
+    ] = 120.0,
+    stream_timeout: Annotated[
+        float, typer.Option(help="Seconds from a decode leg to its first byte, for a stream.")
+    ] = 120.0,
+    answer_timeout: Annotated[
+        float, typer.Option(help="The same for an answer in one piece.")
+    ] = 900.0,
+    kv_lease: Annotated[
+        float, typer.Option(help="Seconds that prefill engines keep blocks (kv_lease_duration).")
+    ] = 30.0,
+    kv_lease_margin: Annotated[
+        float, typer.Option(help="Seconds of the lease that must be left for a pull.")
+    ] = 5.0,
     flush_ms: Annotated[float, typer.Option(help="Shortest time between two records.")] = 20,
     settle: Annotated[
         float, typer.Option(help="Seconds to go on accepting requests after SIGTERM.")
@@ -135,6 +168,16 @@ def sidecar(
         "state_token": None if state_token_file is None else _secret(state_token_file),
         "kv_events": kv_events,
         "kv_events_bind": kv_events_bind,
+        "endpoints_file": endpoints_file,
+        "leg_key_file": leg_key_file,
+        "leg_port": leg_port,
+        "on_prefill_failure": on_prefill_failure,
+        "on_pull_failure": on_pull_failure,
+        "prefill_timeout_s": prefill_timeout,
+        "stream_timeout_s": stream_timeout,
+        "answer_timeout_s": answer_timeout,
+        "kv_lease_s": kv_lease,
+        "kv_lease_margin_s": kv_lease_margin,
         "flush_ms": flush_ms,
         "settle_s": settle,
         "grace_s": grace,

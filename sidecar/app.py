@@ -22,12 +22,13 @@ from epp.state.store.open import open_writer
 from epp.state.subscriber import EventSubscriber
 
 from .engine import EngineWatch
+from .files import follow_endpoints
 from .metrics import Metrics
-from .proxy import Limits, Relay
+from .proxy import Relay
 from .publisher import Publisher
-from .relay import AiohttpRelay
 from .reporter import Reporter
 from .settings import SidecarSettings
+from .wiring import Clocks, door_of, relay_of, say_whether_legs_are_on
 
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
@@ -110,22 +111,14 @@ class Sidecar:
         self.metrics = Metrics()
         self.reporter = Reporter(self.metrics)
         self.engine = EngineWatch(settings, self.reporter, clock=clock, wall_ms=wall_ms)
-        self._relay = AiohttpRelay(
-            host=settings.host,
-            port=settings.port,
-            engine_url=settings.engine_url,
+        self._door = door_of(settings)
+        self._relay = relay_of(
+            settings,
+            self._door,
             journal=self.reporter,
             refusing=self.reporter.not_ready,
-            limits=Limits(
-                max_body_bytes=settings.max_body_bytes,
-                max_header_bytes=settings.max_header_bytes,
-                max_headers=settings.max_headers,
-                max_in_flight=settings.max_in_flight,
-                connect_timeout_s=settings.connect_timeout_s,
-                idle_timeout_s=settings.idle_timeout_s,
-                upload_idle_s=settings.upload_idle_s,
-            ),
-            clock=clock,
+            metrics=self.metrics.handoff,
+            clocks=Clocks(monotonic_s=clock, wall_s=lambda: wall_ms() / 1000),
         )
         self._subscriber: EventSubscriber | None = None
         self._observe_live_numbers()
@@ -138,6 +131,11 @@ class Sidecar:
         return self._relay
 
     @property
+    def leg_port(self) -> int | None:
+        """Where prefill legs are taken without a key; None when they are not."""
+        return self._relay.leg_port
+
+    @property
     def events_endpoint(self) -> str | None:
         """Where KV events are expected; tells the port when bound to port 0."""
         return None if self._subscriber is None else self._subscriber.endpoint
@@ -146,6 +144,7 @@ class Sidecar:
     async def running(self) -> AsyncIterator["Sidecar"]:
         """Serve inside this context. On leaving, what is still in flight is cut."""
         await self._open_log().close()  # a bad URL is told before anything listens
+        say_whether_legs_are_on(self._settings, self._door)
         self.port = await self._relay.start()
         try:
             async with self._metrics_page(), asyncio.TaskGroup() as tg:
@@ -154,6 +153,8 @@ class Sidecar:
                 watch = [tg.create_task(self._supervise("engine", self.engine.run))]
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
+                if self._settings.endpoints_file is not None:
+                    watch.append(tg.create_task(self._supervise("members", self._follow_members)))
                 writing = tg.create_task(self._supervise("publisher", publisher.run))
                 log.info("sidecar listens", port=self.port, metrics_port=self.metrics_port)
                 try:
@@ -204,6 +205,14 @@ class Sidecar:
             async for frame in subscriber:
                 self.reporter.frame(frame)
 
+    async def _follow_members(self) -> None:
+        """Keep the guard's list of members as the endpoints file says it."""
+        assert self._settings.endpoints_file is not None
+        guard = self._door.guard
+        await follow_endpoints(
+            self._settings.endpoints_file, lambda entries: guard.replace(entries, self.port)
+        )
+
     async def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """A background task that fails is counted and started again; requests pass meanwhile."""
         while True:
@@ -224,6 +233,8 @@ class Sidecar:
 
         metrics.in_flight.set_function(lambda: self._relay.in_flight)
         metrics.repeats.set_function(lambda: self._relay.repeats)
+        metrics.held_bytes.set_function(lambda: self._relay.held_bytes)
+        metrics.pool_members.set_function(lambda: len(self._door.guard))
         metrics.engine_ready.set_function(lambda: self.engine.ready)
         metrics.event_frames.set_function(lambda: counts.frames)
         metrics.event_gaps.set_function(lambda: counts.gaps)

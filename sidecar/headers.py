@@ -3,12 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from epp.protocol import HOP_BY_HOP_HEADERS, PICKER_HEADERS, ROUTING_HEADERS
+from epp.protocol import HOP_BY_HOP_HEADERS, PICKER_HEADERS, REQUEST_ID, ROUTING_HEADERS
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
+Fields = list[tuple[str, str]]
 
 _HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP_HEADERS)
 _INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS))
+_ACCEPT_ENCODING = b"accept-encoding"
+_REQUEST_ID = REQUEST_ID.encode()
 _EXPECT = b"expect"
 """Answered by the proxy itself: the engine gets the body without asking for it."""
 
@@ -18,12 +21,33 @@ MAX_DECISION_ID = 128
 """Longest decision id that is reported, in characters."""
 
 
-def for_engine(headers: RawHeaders) -> list[tuple[str, str]]:
-    """Fields of a client's request that the engine gets, repeated ones too, in order."""
-    return _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT})
+def for_engine(headers: RawHeaders) -> Fields:
+    """Fields of a client's request that the engine gets, repeated ones too, in order.
+
+    An answer must be readable here, so the engine is asked for no encoding of it.
+    """
+    kept = _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT})
+    return replaced(kept, "accept-encoding", "identity")
 
 
-def for_client(headers: RawHeaders) -> list[tuple[str, str]]:
+def for_leg(headers: RawHeaders, request_id: str) -> Fields:
+    """Fields of a client's request that an engine gets on a leg of its own, under a fresh id."""
+    kept = _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT, _REQUEST_ID, _ACCEPT_ENCODING})
+    return [*kept, ("accept-encoding", "identity"), (REQUEST_ID, request_id)]
+
+
+def with_length(fields: Fields, length: int) -> Fields:
+    """Fields for a body of this length."""
+    kept = [(name, value) for name, value in fields if name.lower() != "content-length"]
+    return [*kept, ("content-length", str(length))]
+
+
+def replaced(fields: Fields, name: str, value: str) -> Fields:
+    """Fields in which this one has this value wherever it stands; it is not added."""
+    return [(key, value if key.lower() == name else old) for key, old in fields]
+
+
+def for_client(headers: RawHeaders) -> Fields:
     """Fields of an engine's response that the client gets, repeated ones too, in order."""
     return _kept(headers, _HOP_BY_HOP)
 
@@ -55,7 +79,7 @@ def token_count(text: str | None) -> int | None:
     return None
 
 
-def _kept(headers: RawHeaders, dropped: frozenset[bytes]) -> list[tuple[str, str]]:
+def _kept(headers: RawHeaders, dropped: frozenset[bytes]) -> Fields:
     dropped = dropped | _connection_options(headers)
     return [
         (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from .handoff_metrics import HandoffMetrics
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -10,11 +12,16 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.handoff = HandoffMetrics(self.registry)
         self.requests = self._counter(
             "requests", "Exchanges that ended, by outcome: ok, engine-error, engine-gone, "
             "client-gone.", "outcome",
         )  # fmt: skip
         self.in_flight = self._gauge("in_flight", "Exchanges that have begun and not ended.")
+        self.held_bytes = self._gauge("held_bytes", "Request bodies held at present, in bytes.")
+        self.pool_members = self._gauge(
+            "pool_members", "Members in the endpoints file: who may prefill for us."
+        )
         self.repeats = self._gauge(
             "repeated_requests", "Requests sent a second time because a reused connection to the "
             "engine turned out dead.",

@@ -95,5 +95,7 @@ class Limits:
     """Idle engine connections are dropped sooner than uvicorn does it (5 s)."""
     replay_bytes: int = 256 << 10
     """Request body kept for one repeat on a fresh connection."""
+    max_held_bytes: int = 1 << 30
+    """Request bodies held at once, all together."""
     flush_s: float = 30.0
     """How long a client whose answer was cut may take to read what was sent before."""

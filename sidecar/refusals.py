@@ -7,6 +7,8 @@ from aiohttp import web
 
 from epp.errors import EppError
 
+from .legs import REFUSED_STATUS
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -64,6 +66,31 @@ BAD_EXPECT = Refused(
 TOO_LARGE = Refused(
     413, "invalid_request_error", "too-large", "The request body exceeds the limit.", close=True
 )
+BAD_JSON = Refused(
+    400,
+    "invalid_request_error",
+    "bad-json",
+    "The body names kv_transfer_params and is not JSON in UTF-8 that they could be taken out of.",
+)
+HIDDEN_PARAMS = Refused(
+    400,
+    "invalid_request_error",
+    "hidden-params",
+    "The encoded body may name kv_transfer_params; send it without a Content-Encoding.",
+)
+BAD_ENCODING = Refused(
+    415,
+    "invalid_request_error",
+    "bad-encoding",
+    "The body's Content-Encoding cannot be read here; send it without one.",
+)
+TOO_MUCH = Refused(
+    503,
+    "service_unavailable",
+    "too-much",
+    "The request bodies held here have reached their limit; try again.",
+    close=True,
+)
 TOO_MANY = Refused(
     503, "service_unavailable", "too-many", "Too many requests are in flight here; try again."
 )
@@ -83,6 +110,27 @@ ENGINE_SILENT = Refused(
     "The engine sent nothing within the idle timeout.",
     close=True,
 )
+BROKEN = Refused(502, "bad_gateway", "sidecar-broken", "The sidecar failed with this request.")
+
+_HANDOFF_TEXTS = {
+    "prefill-timeout": "No prefill engine answered in time.",
+    "engine-silent": "The engine did not answer in time.",
+    "engine-absent": ENGINE_ABSENT.message,
+    "engine-lost": ENGINE_LOST.message,
+    "engine-garbled": ENGINE_GARBLED.message,
+}
+_KINDS = {503: "service_unavailable", 504: "gateway_timeout"}
+
+
+def refused_leg(reason: str) -> Refused:
+    """The answer to a prefill leg that is not taken."""
+    return Refused(REFUSED_STATUS, "invalid_request_error", reason, "This prefill leg is refused.")
+
+
+def handoff_failed(status: int, reason: str) -> Refused:
+    """The answer to a client whose request no engine could serve."""
+    text = _HANDOFF_TEXTS.get(reason, "No prefill engine could be used.")
+    return Refused(status, _KINDS.get(status, "bad_gateway"), reason, text)
 
 
 def answer(refused: Refused) -> web.Response:

@@ -1,11 +1,14 @@
 """What a sidecar is told by its user, checked before anything starts."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from epp.framework import PoolId
+
+from .steps import Fallback, HandoffPolicy
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 """0 lets the system choose, for tests."""
@@ -44,6 +47,31 @@ class SidecarSettings(BaseModel):
     kv_events_bind: bool = False
     """Bind the endpoint and let the engine connect (vLLM connects to plain `tcp://127.0.0.1:…`)."""
 
+    endpoints_file: Path | None = None
+    """The picker's endpoints file: who belongs to the pool. None hands nothing over."""
+    leg_key_file: Path | None = None
+    """File with the pool's key for prefill legs, at least 32 bytes; two lines while it changes."""
+    leg_port: Port | None = None
+    """Without a key: a port that takes prefill legs from members of the pool only."""
+    prefill_timeout_s: Seconds = 120.0
+    """From sending a prefill leg to the end of its answer."""
+    stream_timeout_s: Seconds = 120.0
+    """From sending a decode leg to its first byte, for a stream."""
+    answer_timeout_s: Seconds = 900.0
+    """The same for an answer in one piece."""
+    drain_s: Seconds = 30.0
+    """How long a decode leg may go on to its first byte for a client that has left."""
+    kv_lease_s: Seconds = 30.0
+    """How long prefill engines keep blocks (vLLM's `kv_lease_duration`)."""
+    kv_lease_margin_s: Seconds = 5.0
+    """Parameters are not sent when less than this is left of the lease."""
+    prefill_retries: Annotated[int, Field(ge=0, le=1)] = 1
+    """Further prefills after failures that may have pinned blocks."""
+    on_prefill_failure: Fallback = Fallback.RECOMPUTE
+    """When no target could prefill: compute here, or fail the request."""
+    on_pull_failure: Fallback = Fallback.RECOMPUTE
+    """When the KV could not be pulled and no byte was sent: compute here once, or fail."""
+
     flush_ms: Annotated[float, Field(ge=1, le=10_000)] = 20
     """Shortest time between two records."""
     heartbeat_ms: Annotated[float, Field(ge=10, le=60_000)] = 500
@@ -70,6 +98,8 @@ class SidecarSettings(BaseModel):
 
     max_body_bytes: Bytes = 64 << 20
     """Largest request body; a larger one is refused with 413."""
+    max_held_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 30
+    """Request bodies held at once, all together; more are refused with 503."""
     max_header_bytes: Bytes = 32 << 10
     """Largest request line or header field, either way."""
     max_headers: Annotated[int, Field(ge=8, le=10_000)] = 128
@@ -85,6 +115,30 @@ class SidecarSettings(BaseModel):
     def log_outlives_readers(self) -> bool:
         """Whether a picker may begin to read in the middle of our sequence."""
         return not self.state_url.startswith("tcp://")
+
+    @property
+    def handoff_policy(self) -> HandoffPolicy:
+        """Raises ValueError where limits do not fit each other."""
+        return HandoffPolicy(
+            prefill_s=self.prefill_timeout_s,
+            stream_s=self.stream_timeout_s,
+            answer_s=self.answer_timeout_s,
+            drain_s=self.drain_s,
+            lease_s=self.kv_lease_s,
+            margin_s=self.kv_lease_margin_s,
+            prefill_retries=self.prefill_retries,
+            on_prefill_failure=self.on_prefill_failure,
+            on_pull_failure=self.on_pull_failure,
+        )
+
+    @model_validator(mode="after")
+    def _handoff_is_possible(self) -> Self:
+        if self.leg_key_file is not None and self.leg_port is not None:
+            raise ValueError("leg_key_file and leg_port exclude each other: legs prove one thing")
+        if self.leg_port is not None and self.endpoints_file is None:
+            raise ValueError("leg_port needs endpoints_file: it serves members of the pool only")
+        _ = self.handoff_policy
+        return self
 
     @field_validator("engine_url")
     @classmethod

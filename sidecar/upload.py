@@ -1,4 +1,4 @@
-"""One request body on its way to the engine: counted, and repeatable while it is small."""
+"""Request bodies on their way to the engine: counted, and repeatable while they are small."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -74,3 +74,19 @@ class Upload:
             self._replay = None
         elif piece:
             self._replay.append(piece)
+
+
+class Content:
+    """A body that is here already: it can be sent again and again."""
+
+    PIECE = 256 << 10
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.cause: LegError | None = None
+        self.repeatable = True
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The whole body, in pieces that leave the event loop to others."""
+        for start in range(0, len(self._body), self.PIECE):
+            yield self._body[start : start + self.PIECE]

@@ -1,6 +1,7 @@
-"""The leg to the engine: one request out, one response back, over pooled connections."""
+"""Requests out, responses back: to the local engine, and to other sidecars of the pool."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -10,7 +11,8 @@ from yarl import URL
 
 from .proxy import Limits
 from .refusals import BAD_HEADER, ENGINE_ABSENT, ENGINE_GARBLED, ENGINE_LOST, LegError
-from .upload import Upload
+from .targets import Target
+from .upload import Content, Upload
 
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 """Fields that aiohttp would add to a request that has none."""
@@ -24,7 +26,7 @@ class Call:
     target: str
     """Path and query as they were on the wire; begins with `/`."""
     fields: list[tuple[str, str]]
-    upload: Upload | None
+    upload: Upload | Content | None
 
 
 class Upstream:
@@ -36,8 +38,7 @@ class Upstream:
 
     def __init__(self, engine_url: str, limits: Limits) -> None:
         parts = urlsplit(engine_url)
-        self._host = parts.hostname or ""
-        self._port = parts.port or 80
+        self._engine = Target(parts.hostname or "", parts.port or 80)
         self._limits = limits
         self.repeats = 0
         """Requests that were sent a second time."""
@@ -60,23 +61,34 @@ class Upstream:
         """
         made = SimpleNamespace(fresh=False)
         try:
-            return await self._attempt(self._pooled, call, made)
+            return await self._attempt(self._pooled, self._engine, call, made)
         except LegError as error:
             repeatable = call.upload is None or call.upload.repeatable
             if error.refused is not ENGINE_LOST or made.fresh or not repeatable:
                 raise
         self.repeats += 1
         await asyncio.sleep(0)  # lets the first attempt's writer leave the upload
-        return await self._attempt(self._fresh, call, made)
+        return await self._attempt(self._fresh, self._engine, call, made)
+
+    async def send_once(self, call: Call) -> aiohttp.ClientResponse:
+        """Like `send`, on a connection of its own and never repeated, for what must not be twice.
+
+        On a fresh connection an engine cannot have closed what it never read.
+        """
+        return await self._attempt(self._fresh, self._engine, call, SimpleNamespace())
+
+    async def send_to(self, target: Target, call: Call) -> aiohttp.ClientResponse:
+        """Like `send`, to another machine and never repeated."""
+        return await self._attempt(self._pooled, target, call, SimpleNamespace())
 
     async def _attempt(
-        self, session: aiohttp.ClientSession, call: Call, made: SimpleNamespace
+        self, session: aiohttp.ClientSession, to: Target, call: Call, made: SimpleNamespace
     ) -> aiohttp.ClientResponse:
         upload = call.upload
         try:
             return await session.request(
                 call.method,
-                self._url(call.target),
+                _url(to, call.target),
                 headers=call.fields,
                 data=upload.pieces() if upload is not None else None,
                 allow_redirects=False,
@@ -93,18 +105,6 @@ class Upstream:
         except ValueError as error:  # a control character or a lone surrogate in a field
             raise LegError(BAD_HEADER) from error
 
-    def _url(self, target: str) -> URL:
-        """The target as it is on the wire: never normalised, never able to name another host."""
-        path, _, query = target.partition("?")
-        return URL.build(
-            scheme="http",
-            host=self._host,
-            port=self._port,
-            path=path,
-            query_string=query,
-            encoded=True,
-        )
-
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_mark_fresh)
@@ -120,6 +120,14 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             trace_configs=[trace],
         )
+
+
+def _url(to: Target, target: str) -> URL:
+    """The target as it is on the wire: never normalised, never able to name another host."""
+    path, _, query = target.partition("?")
+    return URL.build(
+        scheme="http", host=to.host, port=to.port, path=path, query_string=query, encoded=True
+    )
 
 
 async def _mark_fresh(
@@ -164,3 +172,25 @@ class BodyGuard:
 def _read_error(closed: asyncio.Future[None]) -> None:
     if not closed.cancelled():
         closed.exception()
+
+
+async def pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises LegError when it breaks off."""
+    while True:
+        try:
+            piece = await answer.content.readany()
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise LegError(ENGINE_LOST) from error
+        if not piece:
+            return
+        yield piece
+
+
+async def whole(answer: aiohttp.ClientResponse, most: int, begun: bytes = b"") -> bytes:
+    """The body to its end, after what was `begun`. Raises LegError, also beyond `most` bytes."""
+    body = bytearray(begun)
+    async for piece in pieces(answer):
+        body += piece
+        if len(body) > most:
+            raise LegError(ENGINE_GARBLED)
+    return bytes(body)

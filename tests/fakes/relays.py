@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from sidecar.connectors.nixlv2 import NixlV2
+from sidecar.door import Door
+from sidecar.guard import Guard
+from sidecar.job import Tools
+from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Limits
-from sidecar.relay import AiohttpRelay
+from sidecar.relay import AiohttpRelay, Listen
+from sidecar.split import Splitter
+from sidecar.steps import HandoffPolicy
+from sidecar.upstream import Upstream
 from tests.fakes.waiting import until
 
 
@@ -68,18 +76,39 @@ class Rig:
             writer.close()
 
 
+def relay_for(engine_port: int, notes: Notes, limits: Limits, *, port: int = 0) -> AiohttpRelay:
+    """A relay that hands nothing over."""
+    upstream = Upstream(f"http://127.0.0.1:{engine_port}", limits)
+    metrics = Metrics().handoff
+    door = Door(guard=Guard("default/engine-0"))
+    splitter = Splitter(
+        door=door,
+        tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=time.monotonic),
+        policy=HandoffPolicy(),
+        journal=notes,
+        metrics=metrics,
+        refusing=lambda: notes.not_ready,
+        wall_s=lambda: 0.0,
+        new_id=lambda: "leg",
+    )
+    return AiohttpRelay(
+        listen=Listen(host="127.0.0.1", port=port),
+        upstream=upstream,
+        door=door,
+        splitter=splitter,
+        metrics=metrics,
+        journal=notes,
+        refusing=lambda: notes.not_ready,
+        limits=limits,
+        clock=time.monotonic,
+        wall_s=lambda: 0.0,
+    )
+
+
 @asynccontextmanager
 async def relay_to(engine_port: int, limits: Limits | None = None) -> AsyncIterator[Rig]:
     notes = Notes()
-    relay = AiohttpRelay(
-        host="127.0.0.1",
-        port=0,
-        engine_url=f"http://127.0.0.1:{engine_port}",
-        journal=notes,
-        refusing=lambda: notes.not_ready,
-        limits=limits or Limits(),
-        clock=time.monotonic,
-    )
+    relay = relay_for(engine_port, notes, limits or Limits())
     port = await relay.start()
     try:
         async with aiohttp.ClientSession(auto_decompress=False) as session:

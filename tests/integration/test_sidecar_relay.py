@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from epp.protocol import ROUTING_HEADERS
+from sidecar.legs import LEG_HEADER
 from sidecar.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
-from sidecar.relay import AiohttpRelay
-from tests.fakes.relays import relay_to
+from tests.fakes.relays import relay_for, relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 from tests.timing import scaled
@@ -165,7 +165,8 @@ async def test_a_body_beyond_the_limit_is_refused_and_at_the_limit_passes(declar
 
 async def test_routing_and_hop_by_hop_headers_stop_here_and_others_pass() -> None:
     upstream = RawUpstream(answer())
-    extra = b"".join(b"%b: evil\r\n" % name.encode() for name in ROUTING_HEADERS)
+    names = [name for name in ROUTING_HEADERS if name != LEG_HEADER]  # that one is refused
+    extra = b"".join(b"%b: evil\r\n" % name.encode() for name in names)
     request = (
         b"POST /v1/completions?a=1&a=2 HTTP/1.1\r\nHost: gateway.example\r\n"
         b"Connection: keep-alive, X-Private\r\nX-Private: 1\r\nKeep-Alive: timeout=5\r\n"
@@ -329,15 +330,23 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_engine_leg_at_onc
     assert (ended.outcome, ended.status) == (Outcome.CLIENT_GONE, 0)
 
 
-async def test_a_client_that_leaves_in_mid_upload_ends_the_engine_leg() -> None:
+@pytest.mark.parametrize("form", [False, True])
+async def test_a_client_that_leaves_in_mid_upload_leaves_nothing_behind(form: bool) -> None:
     upstream = RawUpstream(answer())
+    kind = b"multipart/form-data; boundary=x" if form else b"application/json"
     async with upstream.running(), relay_to(upstream.port) as rig:
         _, writer = await rig.connect()
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nxxx")
-        await until(lambda: upstream.received)
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: " + kind + b"\r\n"
+            b"Content-Length: 1000\r\n\r\nxxx"
+        )
+        await until(lambda: upstream.received if form else rig.relay.held_bytes == 3)
         writer.close()
-        await asyncio.wait_for(upstream.gone.wait(), 5)
         assert (await rig.notes.last()).outcome is Outcome.CLIENT_GONE
+        if form:  # it went to the engine as it came
+            await asyncio.wait_for(upstream.gone.wait(), 5)
+        assert (rig.relay.held_bytes, rig.relay.in_flight) == (0, 0)
+    assert len(upstream.received) == form
 
 
 async def test_an_engine_that_refuses_is_503_in_json_and_marked_gone() -> None:
@@ -490,14 +499,6 @@ async def test_a_failure_of_our_own_cuts_that_request_and_no_other() -> None:
 
 async def test_a_port_that_is_taken_is_said_at_once() -> None:
     async with relay_to(1) as rig:
-        second = AiohttpRelay(
-            host="127.0.0.1",
-            port=rig.port,
-            engine_url="http://127.0.0.1:1",
-            journal=rig.notes,
-            refusing=lambda: None,
-            limits=Limits(),
-            clock=time.monotonic,
-        )
+        second = relay_for(1, rig.notes, Limits(), port=rig.port)
         with pytest.raises(OSError, match="address"):
             await second.start()
