@@ -65,8 +65,8 @@ class ServeSettings(BaseModel):
     split_threshold_tokens: int = Field(
         512,
         ge=1,
-        description="Fewer uncached tokens fit into an engine's step beside running answers, and "
-        "are not worth a handoff.",
+        description="Uncached tokens that are worth a handoff; fewer fit into one step of an "
+        "engine beside running answers.",
     )
     prefill_candidates: int = Field(
         2, ge=1, le=4, description="Prefill endpoints named in x-prefiller-host-port, best first."

@@ -32,6 +32,8 @@ def epp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run(*arguments: str, code: int = 0) -> Ended:
         monkeypatch.setattr(sys, "argv", ["epp", *arguments])
+        # Logs would go on to this test's captured stderr, which is closed when the next one runs.
+        monkeypatch.setattr("epp.observe.logs.configure", lambda *_: None)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         said = capsys.readouterr()
