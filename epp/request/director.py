@@ -260,7 +260,7 @@ class PickDirector:
         now = self._clock()
         first = decision.chosen[0]
         prefill = decision.prefill[0] if decision.prefill else None
-        charged = bool(arrival.body)
+        charged = bool(arrival.body) or arrival.body_hidden
         if charged:
             self._attempt(
                 "charge",

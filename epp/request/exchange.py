@@ -21,6 +21,8 @@ class Arrival:
     body: bytes = b""
     has_body: bool = False
     """False when the request ended with its headers."""
+    body_hidden: bool = False
+    """The request has a body, but the gateway keeps it to itself (request body mode NONE)."""
     subset: tuple[str, ...] | None = None
     """Endpoints the gateway allows (`ip:port` or `ip`); None: all, empty: nobody."""
 

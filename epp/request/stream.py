@@ -198,7 +198,7 @@ class Stream:
             # A tunnel has no end to wait for, and none of the engines opens one.
             return self._refuse(BadRequest("CONNECT is not served here"))
         if message.end_of_stream or self._request_mode == pb.NONE:
-            return self._decide(has_body=False)
+            return self._decide(has_body=False, body_hidden=not message.end_of_stream)
         refusal = self._body.declared(headers.get("content-length"))
         if refusal:
             return self._refuse(refusal)
@@ -234,12 +234,13 @@ class Stream:
                 return ()
         return self._abort(Code.INVALID_ARGUMENT, "request trailers before the request")
 
-    def _decide(self, *, has_body: bool) -> Sequence[Action]:
+    def _decide(self, *, has_body: bool, body_hidden: bool = False) -> Sequence[Action]:
         self._phase = _Phase.DECIDING
         self._arrival = Arrival(
             headers=self._headers,
             body=self._body.whole(),
             has_body=has_body,
+            body_hidden=body_hidden,
             subset=self._subset,
         )
         return (Decide(self._arrival),)

@@ -95,6 +95,12 @@ def test_a02_an_empty_post_to_an_inference_api_is_refused() -> None:
             catalog.parse(arrival)
 
 
+def test_a_body_that_the_gateway_keeps_to_itself_is_routed_by_load() -> None:
+    headers = {":method": "POST", ":path": "/v1/completions"}
+    parsed = catalog.parse(Arrival(headers=headers, body_hidden=True))
+    assert (parsed.prompt, parsed.unscored) == (None, "body not shown")
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
 def test_a02_other_methods_pass_unscored(method: str) -> None:
     arrival = Arrival(headers={":method": method, ":path": "/v1/completions"})

@@ -23,6 +23,7 @@ def test_a_request_that_ends_with_its_headers_gets_one_reply() -> None:
         stream.receive(envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True))
     )
     assert (arrival.path, arrival.method, arrival.has_body) == ("/v1/models", "GET", False)
+    assert not arrival.body_hidden
     replies = envoy.sent(stream.decided(route(TO)))
     assert envoy.kinds(replies) == ["request_headers"]
 
@@ -30,7 +31,8 @@ def test_a_request_that_ends_with_its_headers_gets_one_reply() -> None:
 def test_a_gateway_that_keeps_the_body_gets_its_decision_at_the_headers() -> None:
     stream = envoy.a_stream()
     first = envoy.request_headers({"content-length": "10"}, request_mode=pb.NONE)
-    assert not envoy.arrival_in(stream.receive(first)).has_body
+    arrival = envoy.arrival_in(stream.receive(first))
+    assert (arrival.has_body, arrival.body_hidden) == (False, True)
     assert envoy.kinds(envoy.sent(stream.decided(route(TO, body=b"other")))) == ["request_headers"]
     assert envoy.kinds(envoy.sent(stream.receive(envoy.request_trailers()))) == ["request_trailers"]
 

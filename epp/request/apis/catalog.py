@@ -41,6 +41,8 @@ def parse(arrival: Arrival) -> Parsed:
         return passthrough.unscored(path, "unknown path")
     if arrival.method not in {"POST", ""}:
         return passthrough.unscored(path, "not a POST")
+    if arrival.body_hidden:
+        return passthrough.unscored(path, "body not shown")
     media_type = arrival.headers.get("content-type", "").partition(";")[0].strip().lower()
     json = media_type in {"", "application/json", "text/json"} or media_type.endswith("+json")
     if not arrival.body and (json or not arrival.has_body):
