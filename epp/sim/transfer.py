@@ -10,8 +10,11 @@ and kills the engine then.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 import msgspec
+
+BlockId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class Misuse(Enum):
@@ -125,10 +128,10 @@ def read_params(params: object) -> Transfer:
 def _blocks(given: object) -> tuple[int, ...] | None:
     """Block ids of the one KV group: `[[1, 2]]`, or `[1, 2]` as older engines wrote it."""
     try:
-        groups = msgspec.convert(given, list[list[int]] | None)
+        groups = msgspec.convert(given, list[list[BlockId]] | None)
     except msgspec.ValidationError:
         try:
-            groups = [msgspec.convert(given, list[int])]
+            groups = [msgspec.convert(given, list[BlockId])]
         except msgspec.ValidationError:
             return None
     if groups is None or len(groups) > 1:

@@ -116,6 +116,16 @@ async def test_a_longer_prefill_answer_is_seen_in_the_parameters() -> None:
         assert (status, text_of(text)) == (200, text_of(await client.alone(body)))
 
 
+async def test_a_prefill_that_fills_a_block_too_many_gives_wrong_tokens() -> None:
+    async with clients() as client:
+        body = ask("a", 64)
+        leg = {**prefill_body(body), "max_tokens": 5}
+        _, text = await client.post(client.pair.prefill, COMPLETIONS, leg)
+        status, text = await client.decode(body, json.loads(text)["kv_transfer_params"])
+        assert status == 200
+        assert text_of(text) != text_of(await client.alone(body))
+
+
 @pytest.mark.parametrize("policy", ["fail", "recompute"])
 @pytest.mark.parametrize("fault", ["restarted", "refused", "told-to-fail"])
 async def test_a_pull_that_fails_is_an_error_or_computed_again(policy: str, fault: str) -> None:
@@ -325,3 +335,27 @@ async def test_a_side_channel_refuses_what_it_does_not_understand() -> None:
         for body, status in bodies.items():
             async with client.http.post(url, data=body) as response:
                 assert response.status == status, body
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("", 1),
+        ("a b", 1),
+        ("127.0.0.1", -1),
+        ("127.0.0.1", 99_999),
+        ("127.0.0.1", 10**30),
+        ("x@127.0.0.1/y?", 1),
+        ("[", 1),
+    ],
+)
+async def test_an_address_that_is_none_fails_the_pull_and_nothing_else(
+    host: str, port: int
+) -> None:
+    async with clients() as client:
+        params = await client.prefill(ask("a"))
+        bad = {**params, "remote_host": host, "remote_port": port}
+        status, _ = await client.decode(ask("a"), bad)
+        assert status == 500
+        status, _ = await client.decode(ask("a"), params)
+        assert status == 200

@@ -54,7 +54,7 @@ def test_without_the_size_of_the_other_engine_there_are_no_heartbeats() -> None:
     assert not ask.heartbeats
 
 
-@pytest.mark.parametrize("blocks", [None, "1", 3, [["a"]], [[1], [2]], {}])
+@pytest.mark.parametrize("blocks", [None, "1", 3, [["a"]], [[1], [2]], {}, [[-1]], [[2**64]]])
 def test_a_pull_without_usable_blocks_is_fatal(blocks: object) -> None:
     assert read_params({**PULL, "remote_block_ids": blocks}).misuse is Misuse.FATAL
     assert read_params({"do_remote_prefill": True}).misuse is Misuse.FATAL
