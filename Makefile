@@ -6,17 +6,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest -q
+# Real vLLM for CPUs lives apart: 2 GB, and pins of its own.
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.stamp
 
 EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tests/conformance \
 	tests/integration tests/e2e)
 
-.PHONY: help setup demo test test-long lint format bench clean
+.PHONY: help setup demo test test-long lint format bench clean setup-vllm demo-real test-real \
+	clean-vllm
 
 help:
 	@echo 'make setup      install everything into $(VENV)'
 	@echo 'make demo       real requests through a real Envoy: each claim and what was measured'
 	@echo 'make test       the test suite'
 	@echo 'make test-long  what takes longer than everyday work allows'
+	@echo 'make demo-real  claims about real vLLM engines on CPUs that hand KV over by NIXL'
+	@echo 'make test-real  the tests that need them; both set up $(VLLM) (2 GB) the first time'
 	@echo 'make lint       ruff, mypy, import contracts'
 	@echo 'make bench      what the way through Envoy, picker and sidecar costs here'
 
@@ -30,10 +36,24 @@ demo: $(STAMP)
 	$(BIN)/epp local demo
 
 test: $(STAMP)
-	$(PYTEST) -m 'not long' $(EVERYDAY)
+	$(PYTEST) -m 'not long and not real' $(EVERYDAY)
 
 test-long: $(STAMP)
 	$(PYTEST) -m long --timeout 1800
+
+setup-vllm: $(VLLM_STAMP)
+
+# Goes on where it was interrupted; `make clean-vllm` starts over.
+$(VLLM_STAMP): .ci/setup-vllm .ci/vllm-requirements.txt epp/sim/tiny_model.py | $(STAMP)
+	sh .ci/setup-vllm $(VLLM) $(BIN)/python
+	touch $@
+
+demo-real: $(STAMP) $(VLLM_STAMP)
+	$(BIN)/epp local demo --engine vllm
+
+# In the order of the files: those that kill engines come last.
+test-real: $(STAMP) $(VLLM_STAMP)
+	$(PYTEST) -m real -p no:randomly --timeout 900 tests/real
 
 lint: $(STAMP)
 	$(BIN)/ruff check
@@ -50,3 +70,6 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) .venv-bootstrap .epp-local
+
+clean-vllm:
+	rm -rf $(VLLM)

@@ -24,6 +24,9 @@ Result = TypeVar("Result")
 
 Store = Literal["memory", "redis"]
 Gateway = Literal["standalone", "full-duplex"]
+EngineKind = Literal["sim", "vllm"]
+Split = Literal["prefix", "always", "never"]
+KvRole = Literal["producer", "consumer", "both"]
 OnFailure = Literal["recompute", "fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
@@ -56,6 +59,9 @@ AutoPorts = Annotated[bool, typer.Option("--auto-ports", help="Take any free por
 RunDir = Annotated[
     Path | None,
     typer.Option("--dir", help="Directory for logs and configuration (default: .epp-local/…)."),
+]
+VllmVenv = Annotated[
+    Path | None, typer.Option(help="Virtual environment of vLLM (default: .venv-vllm).")
 ]
 Level = Annotated[LogLevel, typer.Option(help="Log level.")]
 Format = Annotated[LogFormat, typer.Option(help="Log format.")]
@@ -205,6 +211,18 @@ def engine(
     decode_step_s: Annotated[float, typer.Option(help="Seconds for one output token.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Engines with equal seeds answer equally.")] = 0,
     hash_seed: Annotated[int, typer.Option(help="Seed of the block hashes.")] = 0,
+    kv_role: Annotated[
+        KvRole | None, typer.Option(help="Hand KV over, as vLLM does with a NIXL connector.")
+    ] = None,
+    side_channel_port: Annotated[
+        int, typer.Option(help="Where other engines pull KV from (0: a free one).")
+    ] = 0,
+    lease: Annotated[
+        float, typer.Option(help="Seconds that blocks stay pinned for an engine that pulls them.")
+    ] = 30.0,
+    on_load_failure: Annotated[
+        OnFailure, typer.Option(help="When KV cannot be pulled: compute it here, or fail.")
+    ] = "fail",
 ) -> None:
     """Run one simulated engine: vLLM's HTTP API and KV events, no GPU."""
     from epp.sim.server import EngineSettings, run
@@ -224,6 +242,10 @@ def engine(
             decode_step_s=decode_step_s,
             seed=seed,
             hash_seed=hash_seed,
+            kv_role=kv_role,
+            side_channel_port=side_channel_port,
+            lease_s=lease,
+            kv_load_failure_policy=on_load_failure,
         )
     )
     _run(run(settings))
@@ -232,7 +254,19 @@ def engine(
 @local.command()
 def up(
     *,
-    engines: Annotated[int, typer.Option(help="Simulated engines, each with a sidecar.")] = 4,
+    engines: Annotated[
+        int | None, typer.Option(help="Engines without a role, each with a sidecar (default: 4).")
+    ] = None,
+    prefill: Annotated[int, typer.Option(help="Engines that compute prompts for others.")] = 0,
+    decode: Annotated[int, typer.Option(help="Engines that answer; needs --prefill.")] = 0,
+    engine: Annotated[
+        EngineKind,
+        typer.Option(help="sim: simulated. vllm: real ones on CPUs (`make setup-vllm` first)."),
+    ] = "sim",
+    split: Annotated[
+        Split, typer.Option(help="Which prompts prefill engines compute: see `epp serve --split`.")
+    ] = "prefix",
+    vllm_venv: VllmVenv = None,
     store: Annotated[
         Store, typer.Option(help="memory: the picker hosts the log. redis: a Redis is started.")
     ] = "memory",
@@ -246,22 +280,44 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start Envoy, the picker, engines and sidecars; Ctrl-C ends all of it."""
-    from epp.sim.fleet import FleetSettings
     from epp.sim.local import chosen_ports, up
+    from epp.sim.parts import FleetSettings
+    from epp.sim.roster import DEFAULT_ENGINES, roster
 
-    ports = chosen_ports(engines, port_base, auto=auto_ports, rng=random.SystemRandom())
+    if engines is None:
+        engines = 0 if prefill or decode else DEFAULT_ENGINES
+    count = len(roster(engines, prefill, decode))
     settings = FleetSettings(
-        engines=engines, store=store, envoy=envoy, ports=ports, run_dir=run_dir
+        engines=engines,
+        prefill=prefill,
+        decode=decode,
+        kind=engine,
+        split=split,
+        store=store,
+        envoy=envoy,
+        ports=chosen_ports(count, port_base, auto=auto_ports, rng=random.SystemRandom()),
+        run_dir=run_dir,
+        vllm_venv=vllm_venv,
     )
     raise typer.Exit(_run(up(settings, as_json=as_json)))
 
 
 @local.command()
-def demo(*, run_dir: RunDir = None, as_json: AsJson = False) -> None:
+def demo(
+    *,
+    engine: Annotated[
+        EngineKind,
+        typer.Option(help="vllm: the claims about real engines (`make setup-vllm` first)."),
+    ] = "sim",
+    vllm_venv: VllmVenv = None,
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Check what we promise with real requests; exit code 1 when a claim does not hold."""
-    from epp.sim.demo import demo
+    from epp.sim.demo import DemoSettings, demo
 
-    raise typer.Exit(_run(demo(run_dir=run_dir, as_json=as_json, rng=random.SystemRandom())))
+    settings = DemoSettings(kind=engine, vllm_venv=vllm_venv, run_dir=run_dir)
+    raise typer.Exit(_run(demo(settings, as_json=as_json, rng=random.SystemRandom())))
 
 
 @bench.command("request")

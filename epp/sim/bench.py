@@ -24,9 +24,10 @@ from pathlib import Path
 from . import bench_report, client, narrate, probes
 from .client import Stream
 from .envoy import EnvoySettings
-from .fleet import OWN_ENV, Fleet, FleetSettings, envoy_part, own_command
+from .fleet import Fleet
 from .local import INTERRUPTED, cancelled_by_signals
 from .measure import Spread, cpu_s, intervals
+from .parts import OWN_ENV, FleetSettings, envoy_part, own_command
 from .ports import HOST, auto_ports, free_ports
 from .supervisor import Part
 

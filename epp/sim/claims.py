@@ -50,7 +50,13 @@ class Trial:
 
     async def ask(self, prompt: str, *, max_tokens: int = 1) -> Answer:
         fleet = self.fleet
-        return await client.complete(fleet.session, fleet.gateway, prompt, max_tokens=max_tokens)
+        return await client.complete(
+            fleet.session,
+            fleet.gateway,
+            prompt,
+            max_tokens=max_tokens,
+            model=fleet.settings.model,
+        )
 
 
 Check = Callable[[Trial], Awaitable[list[Result]]]
@@ -254,8 +260,9 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("a burst of equal requests", burst),
     ("an engine is killed", engine_killed),
     ("the picker is killed", picker_killed),
-    ("Redis is stopped and started", redis_gone),
 )
+REDIS_CHECKS: tuple[tuple[str, Check], ...] = (("Redis is stopped and started", redis_gone),)
+"""For a fleet whose log is in Redis."""
 
 
 async def run(trial: Trial, name: str, check: Check) -> list[Result]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from .fleet import MODEL
+from .parts import SIM_MODEL
 
 DONE = b"data: [DONE]"
 _PATH = "/v1/completions"
@@ -23,8 +23,13 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
+class _Choice(msgspec.Struct):
+    text: str = ""
+
+
 class _Completion(msgspec.Struct):
     usage: _Usage
+    choices: list[_Choice] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Answer:
     """The engine that says it answered; empty when none did."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -54,21 +60,32 @@ class Stream:
 
 
 async def complete(
-    session: aiohttp.ClientSession, base: str, prompt: str, *, max_tokens: int = 1
+    session: aiohttp.ClientSession,
+    base: str,
+    prompt: str,
+    *,
+    max_tokens: int = 1,
+    model: str = SIM_MODEL,
+    **more: object,
 ) -> Answer:
-    """Ask for a completion and wait for all of it. Connection faults are status 0."""
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens}
+    """Ask for a greedy completion and wait for all of it. Connection faults are status 0.
+
+    `more` are further members of the request's body.
+    """
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     try:
         async with session.post(base + _PATH, json=body) as answer:
             raw = await answer.read()
             pod = answer.headers.get("x-inference-pod", "")
             if answer.status != 200:
                 return Answer(answer.status, pod)
-            usage = msgspec.json.decode(raw, type=_Completion).usage
+            completion = msgspec.json.decode(raw, type=_Completion)
     except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
         return Answer(0)
+    usage = completion.usage
     details = usage.prompt_tokens_details or _Details()
-    return Answer(200, pod, usage.prompt_tokens, details.cached_tokens)
+    text = "".join(choice.text for choice in completion.choices)
+    return Answer(200, pod, usage.prompt_tokens, details.cached_tokens, text)
 
 
 async def stream(
@@ -80,7 +97,7 @@ async def stream(
     into: Stream,
 ) -> None:
     """Ask for a streamed completion and note every event in `into` as it comes."""
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "stream": True}
+    body = {"model": SIM_MODEL, "prompt": prompt, "max_tokens": max_tokens, "stream": True}
     try:
         async with session.post(base + _PATH, json=body) as answer:
             into.status = answer.status

@@ -1,56 +1,99 @@
-"""`epp local demo`: bring a fleet up, try every promise on it, print a table."""
+"""`epp local demo`: bring fleets up, try every promise on one of them, print a table."""
 
 import asyncio
 import json
 import os
 import random
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import claims, narrate
-from .fleet import Fleet, FleetSettings
+from . import claims, narrate, split_claims
+from .fleet import Fleet
 from .local import INTERRUPTED, cancelled_by_signals
+from .parts import FleetSettings
 from .ports import auto_ports
+from .roster import EngineKind, roster
 
-ENGINES = 4
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Which demo."""
+
+    kind: EngineKind = "sim"
+    """With real engines only the claims about them are checked: the rest needs no real one."""
+    vllm_venv: Path | None = None
+    run_dir: Path | None = None
 
 
-async def demo(*, run_dir: Path | None, as_json: bool, rng: random.Random) -> int:
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One fleet, and the promises that are checked on it."""
+
+    name: str
+    fleet: FleetSettings
+    checks: Sequence[tuple[str, claims.Check]]
+
+
+def acts(settings: DemoSettings, rng: random.Random) -> list[Act]:
+    """The demo's fleets, one after the other."""
+
+    def fleet(name: str, **what: Any) -> FleetSettings:
+        count = len(roster(what.get("engines", 0), what.get("prefill", 0), what.get("decode", 0)))
+        directory = settings.run_dir and settings.run_dir / name
+        return FleetSettings(ports=auto_ports(count, rng), run_dir=directory, **what)
+
+    if settings.kind == "vllm":
+        real = fleet(
+            "real", prefill=1, decode=1, kind="vllm", split="always", vllm_venv=settings.vllm_venv
+        )
+        return [Act("real engines that hand KV over", real, split_claims.REAL_CHECKS)]
+    return [
+        Act("four engines, embedded log", fleet("pool", engines=4), claims.CHECKS),
+        Act("two engines, Redis", fleet("redis", engines=2, store="redis"), claims.REDIS_CHECKS),
+        Act("prefill and decode", fleet("split", prefill=1, decode=1), split_claims.CHECKS),
+    ]
+
+
+async def demo(settings: DemoSettings, *, as_json: bool, rng: random.Random) -> int:
     """Returns 0 when every claim holds, 1 when one does not. Raises LocalError without a fleet."""
     with cancelled_by_signals() as interrupt:
         try:
-            return await _demo(run_dir, as_json=as_json, rng=rng)
+            return await _demo(settings, as_json=as_json, rng=rng)
         except asyncio.CancelledError:
             if not interrupt.asked:
                 raise
             return INTERRUPTED
 
 
-async def _demo(run_dir: Path | None, *, as_json: bool, rng: random.Random) -> int:
-    ports = auto_ports(ENGINES, rng)
-    settings = FleetSettings(engines=ENGINES, ports=ports, store="redis", run_dir=run_dir)
-    narrator = narrate.Narrator(narrate.expected_parts(settings))
+async def _demo(settings: DemoSettings, *, as_json: bool, rng: random.Random) -> int:
     results: list[claims.Result] = []
     began = time.monotonic()
-    with narrator:
-        async with Fleet(settings, narrator) as fleet:
-            trial = claims.Trial(fleet, rng, time_scale())
-            for name, check in claims.CHECKS:
-                narrator.doing(f"checking: {name} …")
-                results += await claims.run(trial, name, check)
-    holds = all(result.holds for result in results)
+    for act in acts(settings, rng):
+        narrator = narrate.Narrator(narrate.expected_parts(act.fleet))
+        with narrator:
+            narrator.doing(f"starting: {act.name} …")
+            async with Fleet(act.fleet, narrator) as fleet:
+                trial = claims.Trial(fleet, rng, time_scale())
+                found: list[claims.Result] = []
+                for name, check in act.checks:
+                    narrator.doing(f"checking: {name} …")
+                    found += await claims.run(trial, name, check)
+        results += found
+        if not as_json and not all(result.holds for result in found):
+            narrator.say(f"A claim does not hold; the logs are in {fleet.run_dir / 'logs'}")
     took_s = time.monotonic() - began
     if as_json:
         print(report(results, took_s))
     else:
         show(results, took_s)
-        if not holds:
-            narrator.say(f"A claim does not hold; the logs are in {fleet.run_dir / 'logs'}")
-    return 0 if holds else 1
+    return 0 if all(result.holds for result in results) else 1
 
 
 def time_scale() -> float:

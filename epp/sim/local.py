@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import narrate
-from .fleet import Fleet, FleetSettings
+from .fleet import Fleet
+from .parts import FleetSettings
 from .ports import Ports, auto_ports, default_ports, shifted_ports
 
 INTERRUPTED = 130

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from .fleet import Fleet, FleetSettings
+from .fleet import Fleet
+from .parts import FleetSettings
 
 CURL = (
     "curl -i {gateway}/v1/completions -H 'content-type: application/json' \\\n"
-    """  -d '{{"model": "sim", "prompt": "Once upon a time", "max_tokens": 16}}'"""
+    """  -d '{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 16}}'"""
 )
 
 
@@ -60,7 +61,7 @@ class Narrator:
             self._console.print(f"{self._clock() - self._began:5.1f} s  {name} {what}")
             return
         ready = sum(self._state[part] == "ready" for part in self._state.keys() - {"fleet"})
-        waiting = [part for part, state in self._state.items() if state == "starting"]
+        waiting = [part for part, state in self._state.items() if state.startswith("starting")]
         shown = ", ".join(waiting[:4]) + (" …" if len(waiting) > 4 else "")
         self._status.update(
             f"{ready} of {self._expected} ready; waiting for {shown or 'the picker'}"
@@ -80,7 +81,7 @@ class Narrator:
 
 def expected_parts(settings: FleetSettings) -> int:
     """Parts of such a fleet."""
-    return 2 * settings.engines + 2 + (settings.store == "redis")
+    return 2 * len(settings.members) + 2 + (settings.store == "redis")
 
 
 def as_json(fleet: Fleet) -> str:
@@ -120,10 +121,10 @@ def show_map(fleet: Fleet, console: Console | None = None) -> None:
     else:
         for part in supervisor.parts():
             log = supervisor.log(part.name)
-            print(f"{part.name:<12} {part.address:<28} {supervisor.pid(part.name):<8} {log}")
+            print(f"{part.name:<17} {part.address:<28} {supervisor.pid(part.name):<8} {log}")
     lines = [
         "",
-        CURL.format(gateway=fleet.gateway),
+        CURL.format(gateway=fleet.gateway, model=fleet.settings.model),
         "",
         f"why it went there   {fleet.admin}/debug/decisions?limit=1",
         f"what is known       {fleet.admin}/debug/endpoints",

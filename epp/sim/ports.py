@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 MAX_ENGINES = 64
 """The default ranges are a hundred apart, and a laptop has no use for more."""
 LOWEST_BASE = 1024
-SPAN = 500
+SPAN = 600
 """Ports that `shifted_ports` uses above its base."""
 
 _AUTO_LOWEST = 15_000
@@ -36,6 +36,8 @@ class Ports:
     sidecar_metrics: tuple[int, ...]
     engines: tuple[int, ...]
     kv_events: tuple[int, ...]
+    side_channels: tuple[int, ...]
+    """Where other engines ask for KV."""
 
     def named(self) -> Iterator[tuple[str, int]]:
         """Each port with the words that a person knows it by."""
@@ -55,6 +57,8 @@ class Ports:
             yield f"engine-{index}", port
         for index, port in enumerate(self.kv_events):
             yield f"the KV events of engine-{index}", port
+        for index, port in enumerate(self.side_channels):
+            yield f"the side channel of engine-{index}", port
 
 
 def _run(first: int, count: int) -> tuple[int, ...]:
@@ -63,7 +67,7 @@ def _run(first: int, count: int) -> tuple[int, ...]:
 
 def _bounded(engines: int) -> int:
     if not 1 <= engines <= MAX_ENGINES:
-        raise LocalError(f"--engines must be between 1 and {MAX_ENGINES}, got {engines}")
+        raise LocalError(f"--engines must be between 1 and {MAX_ENGINES} in all, got {engines}")
     return engines
 
 
@@ -83,6 +87,7 @@ def default_ports(engines: int) -> Ports:
         sidecar_metrics=_run(8300, count),
         engines=_run(8200, count),
         kv_events=_run(5570, count),
+        side_channels=_run(5670, count),
     )
 
 
@@ -105,6 +110,7 @@ def shifted_ports(engines: int, base: int) -> Ports:
         engines=_run(base + 200, count),
         sidecar_metrics=_run(base + 300, count),
         kv_events=_run(base + 400, count),
+        side_channels=_run(base + 500, count),
     )
 
 
@@ -115,8 +121,8 @@ def auto_ports(engines: int, rng: random.Random) -> Ports:
     Raises LocalError when the machine has too few free ports.
     """
     count = _bounded(engines)
-    free = free_ports(8 + 4 * count, rng)
-    runs = [tuple(free[8 + i * count : 8 + (i + 1) * count]) for i in range(4)]
+    free = free_ports(8 + 5 * count, rng)
+    runs = [tuple(free[8 + i * count : 8 + (i + 1) * count]) for i in range(5)]
     return Ports(
         gateway=free[0],
         envoy_admin=free[1],
@@ -130,6 +136,7 @@ def auto_ports(engines: int, rng: random.Random) -> Ports:
         sidecar_metrics=runs[1],
         engines=runs[2],
         kv_events=runs[3],
+        side_channels=runs[4],
     )
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ from epp.errors import LocalError
 POLL_S = 0.05
 STOP_S = 5.0
 """How long a part may take to end after SIGTERM before it is killed."""
+TELL_EVERY_S = 15.0
+"""Between two words about a part that is still starting."""
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """A log that outgrows this starts over: a fleet may run for days."""
 TAIL_LINES = 15
@@ -32,7 +35,7 @@ _TETHER = Path(__file__).with_name("tether.py")
 Probe = Callable[[], Awaitable[bool]]
 """Whether a part is ready. Bounded in time, never raises for a part that is not up yet."""
 Progress = Callable[[str, str], None]
-"""Told a part's name and what happened to it: `starting`, `ready`, `ended`."""
+"""Told a part's name and what happened to it: `starting`, `starting (30 s)`, `ready`, `ended`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,15 @@ class _Running:
     part: Part
     process: subprocess.Popen[bytes]
     expected_to_end: bool = False
+    swept: bool = False
+
+    def sweep(self) -> None:
+        """End what the part has started and left behind. Once: its number may be used again."""
+        if self.swept or self.process.poll() is None:
+            return
+        self.swept = True
+        with suppress(ProcessLookupError):  # as it should be: nobody is left
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _silent(_name: str, _what: str) -> None:
@@ -136,6 +148,7 @@ class Supervisor:
         """
         waiting = [self._find(name) for name in (self._running if names is None else names)]
         started = time.monotonic()
+        told = 0
         while waiting:
             ready = await asyncio.gather(*(running.part.probe() for running in waiting))
             for running, is_ready in zip(waiting, ready, strict=True):
@@ -148,6 +161,9 @@ class Supervisor:
             for running in waiting:
                 if waited > running.part.ready_s:
                     raise LocalError(self._too_slow(running.part))
+                if waited // TELL_EVERY_S > told:
+                    self._progress(running.part.name, f"starting ({waited:.0f} s)")
+            told = int(waited // TELL_EVERY_S)
             if waiting:
                 await asyncio.sleep(POLL_S)
 
@@ -214,6 +230,8 @@ class Supervisor:
                 if running.process.poll() is None:
                     os.killpg(running.process.pid, signal.SIGKILL)
             await self._reap(ending, STOP_S)
+        for running in ending:
+            running.sweep()
 
     async def _reap(self, ending: list[_Running], limit_s: float) -> bool:
         """Wait until all have ended; False when the time is over before that."""
