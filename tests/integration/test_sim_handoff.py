@@ -150,6 +150,18 @@ async def test_blocks_that_nobody_pulls_are_freed_when_the_lease_ends() -> None:
         assert page["vllm:nixl_num_kv_expired_reqs_total"] == 1
 
 
+async def test_a_prefill_that_waits_for_blocks_starts_as_soon_as_others_are_pulled() -> None:
+    async with clients(prefill={"num_blocks": 6, "lease_s": 600}) as client:
+        params = await client.prefill(ask("a"))
+        engine = client.pair.prefill.driver.engine
+        async with asyncio.TaskGroup() as tg:
+            second = tg.create_task(client.prefill(ask("b")))
+            await eventually(lambda: engine.waiting == 1)
+            await client.decode(ask("a"), params)
+            await eventually(second.done)
+        assert client.pair.lease_ends() == 0
+
+
 async def test_abandoned_prefills_stall_the_prefill_engine_until_their_leases_end() -> None:
     async with clients(prefill={"num_blocks": 6, "lease_s": scaled(0.5)}) as client:
         await client.prefill(ask("a"))

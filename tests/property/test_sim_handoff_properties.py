@@ -329,3 +329,35 @@ def test_what_is_computed_on_wrong_blocks_is_wrong_and_stays_in_the_cache() -> N
     assert decode.cached_prefix(longer) == 16
     decode.admit(Submission(id="f", prompt=longer, max_tokens=3), 0.0)
     assert run_out(decode) != answer_alone(longer, 3)
+
+
+def test_what_was_pulled_on_top_of_wrong_blocks_is_as_it_came() -> None:
+    prompt = [*range(8), 7]
+    decode = Engine(SETTINGS)
+    source = PullAsk(engine_id="p", request_id="r", host="h", port=1, blocks=(0,))
+    decode.admit(
+        Submission(id="d", prompt=range(4), max_tokens=1, transfer=Transfer(pull=source)), 0.0
+    )
+    (pull,) = decode.step(0.0).pulls
+    decode.pulled(pull, [(1, 0)])
+    run_out(decode)
+
+    prefill = Engine(SETTINGS)
+    asked = Submission(id="p", prompt=prompt, max_tokens=1, transfer=Transfer(offer=True))
+    prefill.admit(asked, 0.0)
+    run_out(prefill)
+    source = PullAsk(engine_id="p", request_id="p", host="h", port=1, blocks=(0, 1, 2))
+    decode.admit(
+        Submission(id="e", prompt=prompt, max_tokens=3, transfer=Transfer(pull=source)), 0.0
+    )
+    (pull,) = decode.step(0.0).pulls
+    assert pull.blocks == (1, 2)
+    decode.pulled(pull, prefill.pins.read("p", pull.blocks))
+    assert run_out(decode) != answer_alone(prompt, 3)
+
+    decode.evict(range(4))
+    decode.admit(Submission(id="f", prompt=[*range(4), 99], max_tokens=1), 0.0)
+    run_out(decode)
+    assert decode.cached_prefix(prompt) == 8
+    decode.admit(Submission(id="g", prompt=prompt, max_tokens=3), 0.0)
+    assert run_out(decode) == answer_alone(prompt, 3)
