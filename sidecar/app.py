@@ -23,6 +23,7 @@ from epp.state.subscriber import EventSubscriber
 
 from .engine import EngineWatch
 from .files import follow_endpoints
+from .guard import Guard
 from .metrics import Metrics
 from .proxy import Relay
 from .publisher import Publisher
@@ -131,6 +132,11 @@ class Sidecar:
         return self._relay
 
     @property
+    def guard(self) -> Guard:
+        """Who belongs to the pool."""
+        return self._door.guard
+
+    @property
     def leg_port(self) -> int | None:
         """Where prefill legs are taken without a key; None when they are not."""
         return self._relay.leg_port
@@ -208,9 +214,10 @@ class Sidecar:
     async def _follow_members(self) -> None:
         """Keep the guard's list of members as the endpoints file says it."""
         assert self._settings.endpoints_file is not None
-        guard = self._door.guard
         await follow_endpoints(
-            self._settings.endpoints_file, lambda entries: guard.replace(entries, self.port)
+            self._settings.endpoints_file,
+            lambda entries: self.guard.replace(entries, self.port),
+            self._settings.endpoints_interval_s,
         )
 
     async def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -234,7 +241,7 @@ class Sidecar:
         metrics.in_flight.set_function(lambda: self._relay.in_flight)
         metrics.repeats.set_function(lambda: self._relay.repeats)
         metrics.held_bytes.set_function(lambda: self._relay.held_bytes)
-        metrics.pool_members.set_function(lambda: len(self._door.guard))
+        metrics.pool_members.set_function(lambda: len(self.guard))
         metrics.engine_ready.set_function(lambda: self.engine.ready)
         metrics.event_frames.set_function(lambda: counts.frames)
         metrics.event_gaps.set_function(lambda: counts.gaps)

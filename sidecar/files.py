@@ -14,7 +14,6 @@ from .legs import LegKeys
 
 MIN_KEY_BYTES = 32
 MAX_KEY_FILE = 4096
-INTERVAL_S = 0.5
 SETTLE_S = 0.05
 """A change is read once it has stood still for this long, so that half a file is not read."""
 
@@ -38,7 +37,7 @@ def read_endpoints(path: Path) -> tuple[EndpointEntry, ...]:
 
 
 async def follow_endpoints(
-    path: Path, take: Callable[[tuple[EndpointEntry, ...]], None], interval_s: float = INTERVAL_S
+    path: Path, take: Callable[[tuple[EndpointEntry, ...]], None], interval_s: float
 ) -> None:
     """Give `take` the list whenever the file is another than before, for ever.
 

@@ -107,10 +107,12 @@ def _check_coded(body: bytes, coding: str, limits: Limits) -> None:
         raise LegError(BAD_ENCODING)
     inflater = zlib.decompressobj(_INFLATE[coding])
     try:
-        text = inflater.decompress(body, limits.max_body_bytes)
+        text = inflater.decompress(body, limits.max_body_bytes + 1)
     except zlib.error as error:
         raise LegError(BAD_ENCODING) from error
-    if inflater.unconsumed_tail:
+    if len(text) > limits.max_body_bytes:
         raise LegError(TOO_LARGE)
+    if not inflater.eof or inflater.unused_data:  # cut short, or more of it behind
+        raise LegError(BAD_ENCODING)
     if _may_hold(text):
         raise LegError(HIDDEN_PARAMS)

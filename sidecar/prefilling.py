@@ -16,8 +16,12 @@ from .refusals import LegError
 from .reply import head_of
 from .steps import Fault, PrefillAnswered, PrefillFailed, SendPrefill
 
+CANCEL_S = 0.2
+"""How long a leg that is not wanted any more may still be answered, before it is cut. An engine
+pins blocks some milliseconds before its answer is here; cut in between, they stay pinned for their
+lease. A prefill that ends within this time is released instead."""
 COMMITTED_S = 5.0
-"""How long the rest of an answer may take whose client has left: it is a commitment already."""
+"""How long the rest of an answer may take that has begun: it is a commitment already."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +39,11 @@ class PrefillLeg:
     task: "asyncio.Task[PrefillAnswered | PrefillFailed] | None" = field(default=None, init=False)
 
     def cancel(self) -> None:
-        """Give up, unless the answer has begun: then its blocks are pinned, and must be freed."""
+        """Give up soon, unless the answer begins: then blocks are pinned, and must be freed."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(CANCEL_S, self._cut)
+
+    def _cut(self) -> None:
         assert self.task is not None
         if self.answered_at is None:
             self.task.cancel()

@@ -49,6 +49,8 @@ class SidecarSettings(BaseModel):
 
     endpoints_file: Path | None = None
     """The picker's endpoints file: who belongs to the pool. None hands nothing over."""
+    endpoints_interval_s: Seconds = 0.5
+    """Time between two looks at that file."""
     leg_key_file: Path | None = None
     """File with the pool's key for prefill legs, at least 32 bytes; two lines while it changes."""
     leg_port: Port | None = None
