@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import claims, narrate, split_claims
+from . import claims, narrate, split_claims, vllm
 from .fleet import Fleet
 from .local import INTERRUPTED, cancelled_by_signals
 from .parts import FleetSettings
@@ -42,7 +42,7 @@ class Act:
 
 
 def acts(settings: DemoSettings, rng: random.Random) -> list[Act]:
-    """The demo's fleets, one after the other."""
+    """The demo's fleets, one after the other. Raises LocalError without real engines to start."""
 
     def fleet(name: str, **what: Any) -> FleetSettings:
         count = len(roster(what.get("engines", 0), what.get("prefill", 0), what.get("decode", 0)))
@@ -50,6 +50,7 @@ def acts(settings: DemoSettings, rng: random.Random) -> list[Act]:
         return FleetSettings(ports=auto_ports(count, rng), run_dir=directory, **what)
 
     if settings.kind == "vllm":
+        vllm.find(settings.vllm_venv)  # raises LocalError before anything is said
         real = fleet(
             "real", prefill=1, decode=1, kind="vllm", split="always", vllm_venv=settings.vllm_venv
         )

@@ -22,6 +22,8 @@ class KvCounters:
     """Reads of this engine's blocks after that."""
     usage: float
     """Share of this engine's blocks that running or kept requests hold, 0 to 1."""
+    waiting: int
+    """Requests that wait, for their turn or for their KV."""
 
 
 def parse(page: str) -> KvCounters:
@@ -37,6 +39,7 @@ def parse(page: str) -> KvCounters:
         expired=int(found.get("nixl_num_kv_expired_reqs_total", 0)),
         late=int(found.get("nixl_num_notifications_after_expiry_total", 0)),
         usage=found.get("kv_cache_usage_perc", 0.0),
+        waiting=int(found.get("num_requests_waiting", 0)),
     )
 
 

@@ -75,6 +75,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     expected_to_end: bool = False
     swept: bool = False
+    was_ready: bool = False
 
     def sweep(self) -> None:
         """End what the part has started and left behind. Once: its number may be used again."""
@@ -154,7 +155,8 @@ class Supervisor:
             for running, is_ready in zip(waiting, ready, strict=True):
                 if (code := running.process.poll()) is not None:
                     raise LocalError(f"while starting, {self._exit(running, code)}")
-                if is_ready:
+                if is_ready and not running.was_ready:
+                    running.was_ready = True
                     self._progress(running.part.name, "ready")
             waiting = [one for one, is_ready in zip(waiting, ready, strict=True) if not is_ready]
             waited = time.monotonic() - started

@@ -1,10 +1,12 @@
 """`epp local up`: how it ends, whatever the reason, it leaves nothing behind."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,19 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
         assert not any(map(gone, running.pids.values()))
         assert running.end(signal.SIGINT) == 0
         assert_nothing_left(running)
+
+
+def test_a_fleet_that_splits_says_who_does_what(tmp_path: Path) -> None:
+    flags = ("--prefill", "1", "--decode", "2", "--split", "always")
+    with local_up(tmp_path, *flags) as running:
+        engines = {"prefill-0", "decode-0", "decode-1"}
+        assert set(running.pids) == engines | {f"sidecar-{name}" for name in engines} | {
+            "epp",
+            "envoy",
+        }
+        with urllib.request.urlopen(str(running.map["endpoints"]), timeout=scaled(5)) as page:
+            endpoints = json.loads(page.read())["endpoints"]
+        assert sorted(one["role"] for one in endpoints) == ["decode", "decode", "prefill"]
 
 
 @pytest.mark.parametrize("part", ["engine-0", "epp"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.sim import claims
+from epp.sim import claims, split_claims
 from epp.sim.fleet import Fleet
 from epp.sim.parts import FleetSettings, Gateway, Store
 from epp.sim.ports import auto_ports
@@ -64,6 +64,32 @@ async def test_the_checks_notice_what_does_not_hold(tmp_path: Path) -> None:
     assert "no part is called 'redis'" in without_redis[0].measured
     assert not at_random[0].holds
     assert not crowded[0].holds
+
+
+async def test_split_prompts_with_answers_through_the_picker(tmp_path: Path) -> None:
+    ports = auto_ports(2, rng)
+    options = FleetSettings(
+        prefill=1, decode=1, ports=ports, envoy="full-duplex", store="redis", run_dir=tmp_path
+    )
+    async with Fleet(options) as fleet:
+        trial = claims.Trial(fleet, rng, SCALE)
+        for name, check in split_claims.CHECKS:
+            assert_all_hold(await claims.run(trial, name, check))
+
+
+async def test_the_checks_of_the_split_notice_what_does_not_hold(tmp_path: Path) -> None:
+    """Nothing is split; and then what is split has no prefill engine behind it."""
+    ports = auto_ports(2, rng)
+    options = FleetSettings(prefill=1, decode=1, ports=ports, split="never", run_dir=tmp_path)
+    async with Fleet(options) as fleet:
+        trial = claims.Trial(fleet, rng, 0.1)
+        never = await claims.run(trial, "long", split_claims.long_prompts)
+        alone = await claims.run(trial, "others", split_claims.not_worth_it)
+        await fleet.supervisor.kill("prefill-0")
+        dead = await claims.run(trial, "parameters", split_claims.clients_parameters)
+    assert [result.holds for result in never] == [False, True]  # the answers are right all the same
+    assert not alone[0].holds
+    assert not dead[0].holds
 
 
 @pytest.mark.long

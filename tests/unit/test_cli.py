@@ -68,6 +68,11 @@ def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> Non
         (["local", "engine", "--block-tokens", "0"], "block_tokens must be 1 to 4096"),
         (["local", "up", "--engines", "0"], "--engines must be between"),
         (["local", "up", "--port-base", "80"], "--port-base must be between"),
+        (["local", "up", "--prefill", "1"], "--prefill and --decode belong together"),
+        (["local", "up", "--engines", "1", "--prefill", "1", "--decode", "1"], "leave it out"),
+        (["local", "up", "--engine", "vllm", "--vllm-venv", "gone"], "make setup-vllm"),
+        (["local", "demo", "--engine", "vllm", "--vllm-venv", "gone"], "make setup-vllm"),
+        (["local", "engine", "--kv-role", "both", "--lease", "0"], "lease_s must be positive"),
     ],
 )
 def test_a_fault_of_the_user_is_one_line_and_exit_code_2(
