@@ -302,6 +302,35 @@ def up(
     raise typer.Exit(_run(up(settings, as_json=as_json)))
 
 
+@local.command("gateway-config")
+def gateway_config(
+    *,
+    envoy: Annotated[Gateway, typer.Option(help="As in `epp local up`.")] = "standalone",
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="ip:port of a sidecar; once for each of the pool.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address for clients.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for clients.")] = 8080,
+    picker_host: Annotated[str, typer.Option(help="Address of `epp serve`.")] = "127.0.0.1",
+    picker_port: Annotated[int, typer.Option(help="Its ext_proc port.")] = 9002,
+    tls: Annotated[bool, typer.Option(help="TLS to the picker.")] = True,
+) -> None:
+    """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
+    from epp.sim.envoy import EnvoySettings, render
+
+    settings = EnvoySettings(
+        listen_host=host,
+        listen_port=port,
+        admin_port=9901,
+        ext_proc_host=picker_host,
+        ext_proc_port=picker_port,
+        endpoints=endpoint or [f"127.0.0.1:{8100 + number}" for number in range(4)],
+        tls=tls,
+        shape=envoy,
+    )
+    typer.echo(render(settings), nl=False)
+
+
 @local.command()
 def demo(
     *,
