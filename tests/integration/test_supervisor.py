@@ -209,24 +209,22 @@ def test_the_tail_of_a_log_is_short_and_of_a_missing_log_empty(tmp_path: Path) -
 
 
 OWNER = """
-import asyncio, signal, sys
+import asyncio, sys
 from pathlib import Path
+from epp.sim.local import cancelled_by_signals
 from epp.sim.supervisor import Part, Supervisor
-
-# Whoever starts tests in the background has SIGINT ignored, and Python inherits that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def ready():
     return True
 
 async def main():
-    async with Supervisor(Path(sys.argv[1])) as supervisor:
-        for name in ("a", "b"):
-            code = "import time; time.sleep(600)"
-            command = (sys.executable, "-c", code)
-            supervisor.start(Part(name=name, command=command, address="-", probe=ready))
-        print(supervisor.pid("a"), supervisor.pid("b"), flush=True)
-        await asyncio.sleep(600)
+    with cancelled_by_signals():
+        async with Supervisor(Path(sys.argv[1])) as supervisor:
+            for name in ("a", "b"):
+                command = (sys.executable, "-c", "import time; time.sleep(600)")
+                supervisor.start(Part(name=name, command=command, address="-", probe=ready))
+            print(supervisor.pid("a"), supervisor.pid("b"), flush=True)
+            await asyncio.sleep(600)
 
 asyncio.run(main())
 """
