@@ -25,7 +25,9 @@ Split = Literal["prefix", "always", "never"]
 
 POOL = "local"
 SIM_MODEL = "sim"
-LEASE_S = 30
+LEASE_S = {"sim": 30, "vllm": 120}
+"""How long blocks are kept for a pull. Real engines that share two cores with others' work have
+starved each other for half a minute, and a pull after the lease may read another prompt's KV."""
 _KV_ROLES = {Role.PREFILL: "producer", Role.DECODE: "consumer"}
 
 
@@ -163,7 +165,7 @@ class Parts:
             *("--hash-seed", str(index + 1)),
         ]
         if member.role in _KV_ROLES:
-            flags += ["--kv-role", _KV_ROLES[member.role], "--lease", str(LEASE_S)]
+            flags += ["--kv-role", _KV_ROLES[member.role], "--lease", str(LEASE_S["sim"])]
             flags += ["--side-channel-port", str(ports.side_channels[index])]
         return Part(
             name=member.name,
@@ -181,7 +183,7 @@ class Parts:
             role=member.role,
             kv_events=self._kv_events(index),
             side_channel_port=ports.side_channels[index],
-            lease_s=LEASE_S,
+            lease_s=LEASE_S["vllm"],
         )
         return Part(
             name=member.name,
@@ -211,7 +213,12 @@ class Parts:
             flags.append("--kv-events-bind")
         if member.role is not Role.UNLABELLED:
             flags += ["--endpoints-file", str(self.endpoints_file)]
-            flags += ["--leg-key-file", str(self.leg_key_file), "--kv-lease", str(LEASE_S)]
+            flags += [
+                "--leg-key-file",
+                str(self.leg_key_file),
+                "--kv-lease",
+                str(LEASE_S[self.settings.kind]),
+            ]
         return Part(
             name=member.sidecar,
             command=own_command("sidecar", *flags),

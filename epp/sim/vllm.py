@@ -26,7 +26,6 @@ READY_S = 600.0
 BLOCK_TOKENS = 32
 BLOCKS = 256
 CONTEXT_TOKENS = 2048
-LEASE_S = 30
 
 _ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 _OFFLINE = {
@@ -98,7 +97,8 @@ class Server:
     role: Role = Role.UNLABELLED
     kv_events: str
     side_channel_port: int
-    lease_s: int = LEASE_S
+    lease_s: int
+    """`kv_lease_duration`."""
 
     def command(self) -> tuple[str, ...]:
         flags = {

@@ -95,7 +95,9 @@ def test_real_engines_start_after_our_own_parts_and_connect_to_their_sidecars(
     ours, engines = made.waves()
     assert [part.name for part in engines] == ["prefill-0", "decode-0"]
     assert len(ours) + len(engines) == expected_parts(made.settings)
-    assert "--kv-events-bind" in made.sidecar(0).command
+    command = made.sidecar(0).command
+    assert "--kv-events-bind" in command
+    assert command[command.index("--kv-lease") + 1] == "120"
     prefill, decode = engines
     programs = [str(venv / "bin" / name) for name in ("python", "vllm")]
     assert list(prefill.command[:4]) == [*programs, "serve", str(venv / "share" / "tiny")]
@@ -104,7 +106,7 @@ def test_real_engines_start_after_our_own_parts_and_connect_to_their_sidecars(
     ):
         given = json.loads(part.command[part.command.index("--kv-transfer-config") + 1])
         assert given["kv_role"] == role
-        assert given["kv_connector_extra_config"] == {"kv_lease_duration": 30}
+        assert given["kv_connector_extra_config"] == {"kv_lease_duration": 120}
         assert "engine_id" not in given
         assert part.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(port)
         assert part.ready_s == 600
