@@ -1,0 +1,62 @@
+"""Flags that several commands share, and how a command runs its work."""
+
+# ruff: noqa: PLC0415 - imports wait for the command that needs them
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from epp.errors import ConfigError
+
+Result = TypeVar("Result")
+
+Store = Literal["memory", "redis"]
+Gateway = Literal["standalone", "full-duplex"]
+EngineKind = Literal["sim", "vllm"]
+Split = Literal["prefix", "always", "never"]
+KvRole = Literal["producer", "consumer", "both"]
+OnFailure = Literal["recompute", "fail"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["json", "text"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+PortBase = Annotated[
+    int | None,
+    typer.Option(help="Move every port: the gateway takes this one, the rest the next 500."),
+]
+AutoPorts = Annotated[bool, typer.Option("--auto-ports", help="Take any free ports.")]
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Directory for logs and configuration (default: .epp-local/…)."),
+]
+VllmVenv = Annotated[
+    Path | None, typer.Option(help="Virtual environment of vLLM (default: .venv-vllm).")
+]
+Level = Annotated[LogLevel, typer.Option(help="Log level.")]
+Format = Annotated[LogFormat, typer.Option(help="Log format.")]
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def checked(build: Callable[[], Result]) -> Result:
+    """Build settings; a value out of range becomes a ConfigError with every fault in it."""
+    try:
+        return build()
+    except ValueError as error:
+        faults = getattr(error, "errors", None)  # pydantic's ValidationError is a ValueError
+        if faults is None:
+            raise ConfigError("", str(error)) from None
+        texts = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+            for one in faults(include_input=False)
+        ]
+        raise ConfigError("", "; ".join(texts)) from None

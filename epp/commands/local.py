@@ -1,0 +1,222 @@
+"""`epp local …` and `epp bench …`: fleets on this machine, and what they cost."""
+
+# ruff: noqa: PLC0415 - imports wait for their command
+
+import random
+from typing import Annotated
+
+import typer
+
+from .flags import (
+    AsJson,
+    AutoPorts,
+    EngineKind,
+    Gateway,
+    KvRole,
+    OnFailure,
+    PortBase,
+    RunDir,
+    Split,
+    Store,
+    VllmVenv,
+    checked,
+    run,
+)
+
+local = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="A whole fleet on this machine: no cluster, no GPU.",
+)
+bench = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Measure on this machine, side by side."
+)
+
+
+@local.command()
+def engine(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of vLLM's HTTP API.")] = 8200,
+    name: Annotated[str, typer.Option(help="Answered in x-inference-pod.")] = "engine",
+    model: Annotated[str, typer.Option(help="Served model name.")] = "sim",
+    kv_events: Annotated[
+        str | None, typer.Option(help="ZeroMQ endpoint to publish KV events on.")
+    ] = None,
+    block_tokens: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
+    num_blocks: Annotated[int, typer.Option(help="KV blocks of the machine.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(help="Requests that run at once.")] = 16,
+    max_batched_tokens: Annotated[int, typer.Option(help="Tokens computed in one step.")] = 2048,
+    prefill_tokens_per_s: Annotated[float, typer.Option(help="Prefill speed.")] = 20_000.0,
+    decode_step_s: Annotated[float, typer.Option(help="Seconds for one output token.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Engines with equal seeds answer equally.")] = 0,
+    hash_seed: Annotated[int, typer.Option(help="Seed of the block hashes.")] = 0,
+    kv_role: Annotated[
+        KvRole | None, typer.Option(help="Hand KV over, as vLLM does with a NIXL connector.")
+    ] = None,
+    side_channel_port: Annotated[
+        int, typer.Option(help="Where other engines pull KV from (0: a free one).")
+    ] = 0,
+    lease: Annotated[
+        float, typer.Option(help="Seconds that blocks stay pinned for an engine that pulls them.")
+    ] = 30.0,
+    on_load_failure: Annotated[
+        OnFailure, typer.Option(help="When KV cannot be pulled: compute it here, or fail.")
+    ] = "fail",
+) -> None:
+    """Run one simulated engine: vLLM's HTTP API and KV events, no GPU."""
+    from epp.sim.server import EngineSettings
+    from epp.sim.server import run as run_engine
+
+    settings = checked(
+        lambda: EngineSettings(
+            host=host,
+            port=port,
+            name=name,
+            model=model,
+            kv_events=kv_events,
+            block_tokens=block_tokens,
+            num_blocks=num_blocks,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+            decode_step_s=decode_step_s,
+            seed=seed,
+            hash_seed=hash_seed,
+            kv_role=kv_role,
+            side_channel_port=side_channel_port,
+            lease_s=lease,
+            kv_load_failure_policy=on_load_failure,
+        )
+    )
+    run(run_engine(settings))
+
+
+@local.command()
+def up(
+    *,
+    engines: Annotated[
+        int | None, typer.Option(help="Engines without a role, each with a sidecar (default: 4).")
+    ] = None,
+    prefill: Annotated[int, typer.Option(help="Engines that compute prompts for others.")] = 0,
+    decode: Annotated[int, typer.Option(help="Engines that answer; needs --prefill.")] = 0,
+    engine: Annotated[
+        EngineKind,
+        typer.Option(help="sim: simulated. vllm: real ones on CPUs (`make setup-vllm` first)."),
+    ] = "sim",
+    split: Annotated[
+        Split, typer.Option(help="Which prompts prefill engines compute: see `epp serve --split`.")
+    ] = "prefix",
+    vllm_venv: VllmVenv = None,
+    store: Annotated[
+        Store, typer.Option(help="memory: the picker hosts the log. redis: a Redis is started.")
+    ] = "memory",
+    envoy: Annotated[
+        Gateway,
+        typer.Option(help="full-duplex: answers pass the picker, as gateways of a pool do it."),
+    ] = "standalone",
+    port_base: PortBase = None,
+    auto_ports: AutoPorts = False,
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start Envoy, the picker, engines and sidecars; Ctrl-C ends all of it."""
+    from epp.sim.local import chosen_ports, up
+    from epp.sim.parts import FleetSettings
+    from epp.sim.roster import DEFAULT_ENGINES, roster
+
+    if engines is None:
+        engines = 0 if prefill or decode else DEFAULT_ENGINES
+    count = len(roster(engines, prefill, decode))
+    settings = FleetSettings(
+        engines=engines,
+        prefill=prefill,
+        decode=decode,
+        kind=engine,
+        split=split,
+        store=store,
+        envoy=envoy,
+        ports=chosen_ports(count, port_base, auto=auto_ports, rng=random.SystemRandom()),
+        run_dir=run_dir,
+        vllm_venv=vllm_venv,
+    )
+    raise typer.Exit(run(up(settings, as_json=as_json)))
+
+
+@local.command("gateway-config")
+def gateway_config(
+    *,
+    envoy: Annotated[Gateway, typer.Option(help="As in `epp local up`.")] = "standalone",
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="ip:port of a sidecar; once for each of the pool.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address for clients.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for clients.")] = 8080,
+    picker_host: Annotated[str, typer.Option(help="Address of `epp serve`.")] = "127.0.0.1",
+    picker_port: Annotated[int, typer.Option(help="Its ext_proc port.")] = 9002,
+    tls: Annotated[bool, typer.Option(help="TLS to the picker.")] = True,
+) -> None:
+    """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
+    from epp.sim.envoy import EnvoySettings, render
+
+    settings = EnvoySettings(
+        listen_host=host,
+        listen_port=port,
+        admin_port=9901,
+        ext_proc_host=picker_host,
+        ext_proc_port=picker_port,
+        endpoints=endpoint or [f"127.0.0.1:{8100 + number}" for number in range(4)],
+        tls=tls,
+        shape=envoy,
+    )
+    typer.echo(render(settings), nl=False)
+
+
+@local.command()
+def demo(
+    *,
+    engine: Annotated[
+        EngineKind,
+        typer.Option(help="vllm: the claims about real engines (`make setup-vllm` first)."),
+    ] = "sim",
+    vllm_venv: VllmVenv = None,
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what we promise with real requests; exit code 1 when a claim does not hold."""
+    from epp.sim.demo import DemoSettings, demo
+
+    settings = DemoSettings(kind=engine, vllm_venv=vllm_venv, run_dir=run_dir)
+    raise typer.Exit(run(demo(settings, as_json=as_json, rng=random.SystemRandom())))
+
+
+@bench.command("request")
+def bench_request(
+    *,
+    requests: Annotated[
+        int, typer.Option(min=10, max=10_000, help="Sequential requests of each variant.")
+    ] = 200,
+    streams: Annotated[int, typer.Option(min=1, max=500, help="Concurrent streams.")] = 50,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=20, help="Interleaved rounds of concurrent streams.")
+    ] = 3,
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the way through Envoy, picker and sidecar costs, beside doing without."""
+    from epp.sim.bench import BenchSettings, bench
+
+    settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)
+    raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))
+
+
+@bench.command("fixed-picker", hidden=True)
+def fixed_picker(
+    *,
+    grpc_port: Annotated[int, typer.Option(help="Port of ext_proc, plaintext.")],
+    destination: Annotated[list[str], typer.Option(help="ip:port; several are taken in turn.")],
+) -> None:
+    """Run a picker that decides nothing: what ext_proc itself costs."""
+    from epp.fixed import serve
+
+    run(serve(grpc_port, destination))
