@@ -20,7 +20,7 @@ from .refusals import BAD_ENCODING, BAD_JSON, HIDDEN_PARAMS, TOO_LARGE, TOO_MUCH
 from .upload import Upload
 
 INLINE_BYTES = 64 << 10
-"""Bodies above this are parsed off the event loop (only those that may name the parameters)."""
+"""Bodies above this are parsed off the event loop."""
 _INFLATE = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 

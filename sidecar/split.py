@@ -6,6 +6,7 @@ request to the local engine alone, counted by its reason; so does a failure of o
 the client has got nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from .exchange import Exchange
 from .handoff import Handoff
 from .handoff_metrics import HandoffMetrics
 from .handover import Handover
+from .intake import INLINE_BYTES
 from .job import Job, Tools
 from .proxy import Journal, Readiness
 from .reply import Passage
@@ -62,7 +64,7 @@ class Splitter:
         values = request.headers.getall(PREFILLER, ())
         if not values:
             return None
-        job = self._job(request, exchange, passage, body, self._targets(values, own))
+        job = await self._job(request, exchange, passage, body, self._targets(values, own))
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
             return None
@@ -98,7 +100,7 @@ class Splitter:
             self.metrics.targets_refused.labels(reason).inc()
         return allowed.targets or (read.reason or allowed.reason or "no-targets")
 
-    def _job(
+    async def _job(
         self,
         request: web.BaseRequest,
         exchange: Exchange,
@@ -117,7 +119,8 @@ class Splitter:
         if self.refusing() is not None:
             return "engine-not-ready"  # a prefill would pin blocks that nobody pulls
         try:
-            content = Body.read(body)
+            large = len(body) > INLINE_BYTES
+            content = await asyncio.to_thread(Body.read, body) if large else Body.read(body)
         except NotAnObjectError as error:
             return error.reason
         return self.tools.plan.unsplittable(content, api) or Job(

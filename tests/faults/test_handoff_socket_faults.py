@@ -14,6 +14,7 @@ import aiohttp.test_utils
 import pytest
 
 from epp.protocol import PREFILLER
+from sidecar.prefilling import CANCEL_S
 from tests.fakes.handoffs import rows
 from tests.fakes.split_pool import CHAT, COMPLETIONS, SplitPool, prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
@@ -250,10 +251,7 @@ async def test_D07_without_a_ready_prefill_pod_it_is_computed_here_by_its_reason
 
 
 async def test_D09_a_slow_success_is_never_doubled_in_silence(tmp_path: Path) -> None:
-    """Protected by `prefill_retries` and by the pool's other session, which never repeats.
-
-    Red when `Upstream.send_to` repeats like `send`, and when every failure is free.
-    """
+    """Protected by `prefill_retries`. Red when every failure is free."""
     async with split_pool(tmp_path, prefills=3, prefill_timeout_s=0.2) as pool:
         for station in pool.stations[:3]:
             station.fault(latency_s=0.6)
@@ -381,7 +379,7 @@ async def test_D08_a_prefill_that_is_answering_is_a_commitment_though_the_client
     upstreams = {0: RawUpstream(script), -1: RawUpstream(answer(b"{}", fields=JSON))}
     async with split_pool(tmp_path, upstreams=upstreams) as pool:
         await gone_while(pool, ask(), lambda: pool.prefill.bodies)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(2 * CANCEL_S)
         left.set()
         await until(lambda: pool.decode.bodies)
         release = json.loads(pool.decode.bodies[0])
