@@ -44,7 +44,7 @@ test-long: $(STAMP)
 setup-vllm: $(VLLM_STAMP)
 
 # Goes on where it was interrupted; `make clean-vllm` starts over.
-$(VLLM_STAMP): .ci/setup-vllm .ci/vllm-requirements.txt epp/sim/tiny_model.py | $(STAMP)
+$(VLLM_STAMP): .ci/setup-vllm .ci/vllm-requirements.txt epp/sim/fleets/tiny_model.py | $(STAMP)
 	sh .ci/setup-vllm $(VLLM) $(BIN)/python
 	touch $@
 

@@ -22,13 +22,13 @@ from epp.state.store.open import open_writer
 from epp.state.subscriber import EventSubscriber
 
 from .engine import EngineWatch
-from .files import follow_endpoints
 from .guard import Guard
 from .metrics import Metrics
 from .proxy import Relay
-from .publisher import Publisher
-from .reporter import Reporter
 from .settings import SidecarSettings
+from .state.publisher import Publisher
+from .state.reporter import Reporter
+from .transfer.files import follow_endpoints
 from .wiring import Clocks, door_of, relay_of, say_whether_legs_are_on
 
 LAST_WORDS_S = 1.0

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from .spans import Body
+from .transfer.spans import Body
 
 
 class Api(StrEnum):

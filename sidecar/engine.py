@@ -18,8 +18,8 @@ import structlog
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
-from .life import Life
 from .settings import SidecarSettings
+from .state.life import Life
 
 MAX_PAGE = 8 << 20
 MAX_MODELS_BODY = 1 << 20

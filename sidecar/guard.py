@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from epp.config.endpoints_file import EndpointEntry
 
-from .targets import Target
+from .transfer.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

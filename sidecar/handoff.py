@@ -27,8 +27,8 @@ from enum import Enum, auto
 
 from epp.errors import EppError
 
-from .params import Transfer
-from .steps import (
+from .transfer.params import Transfer
+from .transfer.steps import (
     AbortDecode,
     Action,
     Arrived,
@@ -53,7 +53,7 @@ from .steps import (
     SendPrefill,
     TimedOut,
 )
-from .targets import Target
+from .transfer.targets import Target
 
 CLIENT_ERRORS = frozenset({400, 401, 403, 404, 413, 422})
 

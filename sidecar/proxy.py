@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from .observe import Unknown, Usage
+from .http.observe import Unknown, Usage
 
 
 class Outcome(Enum):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from epp.framework import PoolId
 
-from .steps import Fallback, HandoffPolicy
+from .transfer.steps import Fallback, HandoffPolicy
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 """0 lets the system choose, for tests."""

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
+from .http.refusals import BAD_HEADER, ENGINE_ABSENT, ENGINE_GARBLED, ENGINE_LOST, LegError
+from .http.upload import Content, Upload
 from .proxy import Limits
-from .refusals import BAD_HEADER, ENGINE_ABSENT, ENGINE_GARBLED, ENGINE_LOST, LegError
-from .targets import Target
-from .upload import Content, Upload
+from .transfer.targets import Target
 
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 """Fields that aiohttp would add to a request that has none."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import structlog
 
 from .connectors.nixlv2 import NixlV2
-from .door import Door
-from .files import read_leg_keys
 from .guard import Guard
-from .handoff_metrics import HandoffMetrics
-from .job import Tools
+from .http.relay import AiohttpRelay, Listen
 from .proxy import Journal, Limits, Readiness
-from .relay import AiohttpRelay, Listen
 from .settings import SidecarSettings
-from .split import Splitter
+from .transfer.door import Door
+from .transfer.files import read_leg_keys
+from .transfer.job import Tools
+from .transfer.metrics import HandoffMetrics
+from .transfer.split import Splitter
 from .upstream import Upstream
 
 log = structlog.get_logger(__name__)

@@ -65,8 +65,8 @@ def engine(
     ] = "fail",
 ) -> None:
     """Run one simulated engine: vLLM's HTTP API and KV events, no GPU."""
-    from epp.sim.server import EngineSettings
-    from epp.sim.server import run as run_engine
+    from epp.sim.serving.server import EngineSettings
+    from epp.sim.serving.server import run as run_engine
 
     settings = checked(
         lambda: EngineSettings(
@@ -121,9 +121,9 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start Envoy, the picker, engines and sidecars; Ctrl-C ends all of it."""
-    from epp.sim.local import chosen_ports, up
-    from epp.sim.parts import FleetSettings
-    from epp.sim.roster import DEFAULT_ENGINES, roster
+    from epp.sim.fleets.local import chosen_ports, up
+    from epp.sim.fleets.parts import FleetSettings
+    from epp.sim.fleets.roster import DEFAULT_ENGINES, roster
 
     if engines is None:
         engines = 0 if prefill or decode else DEFAULT_ENGINES
@@ -157,7 +157,7 @@ def gateway_config(
     tls: Annotated[bool, typer.Option(help="TLS to the picker.")] = True,
 ) -> None:
     """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
-    from epp.sim.envoy import EnvoySettings, render
+    from epp.sim.gateway.envoy import EnvoySettings, render
 
     settings = EnvoySettings(
         listen_host=host,
@@ -184,7 +184,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Check what we promise with real requests; exit code 1 when a claim does not hold."""
-    from epp.sim.demo import DemoSettings, demo
+    from epp.sim.promises.demo import DemoSettings, demo
 
     settings = DemoSettings(kind=engine, vllm_venv=vllm_venv, run_dir=run_dir)
     raise typer.Exit(run(demo(settings, as_json=as_json, rng=random.SystemRandom())))
@@ -204,7 +204,7 @@ def bench_request(
     as_json: AsJson = False,
 ) -> None:
     """What the way through Envoy, picker and sidecar costs, beside doing without."""
-    from epp.sim.bench import BenchSettings, bench
+    from epp.sim.benches.request import BenchSettings, bench
 
     settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)
     raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))

@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from sidecar.bodies import Api
-from sidecar.params import PrefillAnswer
-from sidecar.spans import Body
+from sidecar.transfer.params import PrefillAnswer
+from sidecar.transfer.spans import Body
 
 
 class Plan(Protocol):

@@ -33,13 +33,13 @@ def test_the_shipped_configuration_is_the_printed_one(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a06_one_body_streaming_filter_and_no_mode_override(shape: str) -> None:
-    """Protected by `_filters` in epp/sim/envoy.py."""
+    """Protected by `_filters` in epp/sim/gateway/envoy.py."""
     (only,) = ext_procs(shape)
     assert not only.get("allow_mode_override", False)
 
 
 def test_a07_full_duplex_bodies_come_with_trailers() -> None:
-    """Protected by the processing modes in epp/sim/envoy.py; Envoy refuses SKIP here."""
+    """Protected by the processing modes in epp/sim/gateway/envoy.py; Envoy refuses SKIP here."""
     (full,) = ext_procs("full-duplex")
     mode = full["processing_mode"]
     assert mode["request_trailer_mode"] == mode["response_trailer_mode"] == "SEND"

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from epp.sim import client
+from epp.sim.promises import client
 from tests.e2e.conftest import Running
 
 

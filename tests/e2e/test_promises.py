@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from epp.sim import claims, split_claims
-from epp.sim.fleet import Fleet
-from epp.sim.parts import FleetSettings, Gateway, Store
-from epp.sim.ports import auto_ports
+from epp.sim.fleets.fleet import Fleet
+from epp.sim.fleets.parts import FleetSettings, Gateway, Store
+from epp.sim.fleets.ports import auto_ports
+from epp.sim.promises import claims, split_claims
 from tests.timing import SCALE
 
 rng = random.SystemRandom()

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from epp.sim.kv import AllBlocksCleared, BlockRemoved, BlockStored
-from epp.sim.server import EngineServer, EngineSettings
+from epp.sim.serving.server import EngineServer, EngineSettings
 from tests.timing import scaled
 
 JOIN_S = 0.2

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import aiohttp
 
-from epp.sim.binaries import find_envoy
-from epp.sim.envoy import EnvoySettings, command, render
+from epp.sim.fleets.binaries import find_envoy
+from epp.sim.gateway.envoy import EnvoySettings, command, render
 from tests.timing import scaled
 
 

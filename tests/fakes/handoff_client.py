@@ -10,7 +10,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.sim.pins import Pins
-from epp.sim.server import EngineServer
+from epp.sim.serving.server import EngineServer
 from tests.fakes.engines import Pair, prefill_body, running_engine, running_pair
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

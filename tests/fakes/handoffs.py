@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.handoff import Handoff
-from sidecar.params import Transfer
-from sidecar.steps import Action, Arrived, Finished, HandoffPolicy, SendDecode, SendPrefill
-from sidecar.targets import Target
+from sidecar.transfer.params import Transfer
+from sidecar.transfer.steps import Action, Arrived, Finished, HandoffPolicy, SendDecode, SendPrefill
+from sidecar.transfer.targets import Target
 
 DATA = Path(__file__).parent.parent / "data" / "handoff"
 A, B, C = (Target("10.0.0.1", 8000), Target("10.0.0.2", 8000), Target("10.0.0.3", 8000))

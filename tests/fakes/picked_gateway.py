@@ -9,7 +9,7 @@ from epp.observe.health import Health
 from epp.request.exchange import Arrival, Outcome
 from epp.request.transport.grpc import ExtProcServer, TransportLimits, serve
 from epp.request.transport.tls import server_credentials
-from epp.sim.envoy import EnvoySettings, Shape
+from epp.sim.gateway.envoy import EnvoySettings, Shape
 
 from .backend import Backend, backend
 from .director import ScriptedDirector, route

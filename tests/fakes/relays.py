@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from sidecar.connectors.nixlv2 import NixlV2
-from sidecar.door import Door
 from sidecar.guard import Guard
-from sidecar.job import Tools
+from sidecar.http.relay import AiohttpRelay, Listen
 from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Limits
-from sidecar.relay import AiohttpRelay, Listen
-from sidecar.split import Splitter
-from sidecar.steps import HandoffPolicy
+from sidecar.transfer.door import Door
+from sidecar.transfer.job import Tools
+from sidecar.transfer.split import Splitter
+from sidecar.transfer.steps import HandoffPolicy
 from sidecar.upstream import Upstream
 from tests.fakes.waiting import until
 

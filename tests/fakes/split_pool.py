@@ -17,8 +17,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.protocol import DECISION_ID, PREFILLER
-from epp.sim.faults import Faults
-from epp.sim.server import EngineServer
+from epp.sim.serving.faults import Faults
+from epp.sim.serving.server import EngineServer
 from sidecar.app import Sidecar
 from tests.fakes.engines import running_engine
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar

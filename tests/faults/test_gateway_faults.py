@@ -16,7 +16,7 @@ from epp import protocol
 from epp.errors import BadRequest
 from epp.request.exchange import Arrival, Outcome
 from epp.request.transport.grpc import TransportLimits
-from epp.sim.envoy import EnvoySettings, Shape
+from epp.sim.gateway.envoy import EnvoySettings, Shape
 from tests.fakes.director import route
 from tests.fakes.picked_gateway import Rig, rig
 from tests.fakes.waiting import until

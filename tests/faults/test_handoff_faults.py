@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sidecar.answers import answer_filter
 from sidecar.bodies import Api, splittable
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.handoff import Handoff
-from sidecar.params import UsedTwiceError, cleaned, read_answer
-from sidecar.redaction import NAME
-from sidecar.spans import Body
-from sidecar.steps import (
+from sidecar.transfer.answers import answer_filter
+from sidecar.transfer.params import UsedTwiceError, cleaned, read_answer
+from sidecar.transfer.redaction import NAME
+from sidecar.transfer.spans import Body
+from sidecar.transfer.steps import (
     AbortDecode,
     Arrived,
     DecodeEnded,
@@ -28,7 +28,7 @@ from sidecar.steps import (
     PrefillFailed,
     TimedOut,
 )
-from sidecar.targets import parse
+from sidecar.transfer.targets import parse
 from tests.fakes.handoffs import (
     A,
     B,

@@ -14,7 +14,7 @@ import aiohttp.test_utils
 import pytest
 
 from epp.protocol import PREFILLER
-from sidecar.prefilling import CANCEL_S
+from sidecar.transfer.prefilling import CANCEL_S
 from tests.fakes.handoffs import rows
 from tests.fakes.split_pool import CHAT, COMPLETIONS, SplitPool, prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer

@@ -16,7 +16,7 @@ from epp.request import replies
 from epp.request.exchange import Route
 from epp.request.split import Decider, SplitRules
 from epp.state.endpoints import Member
-from sidecar import targets
+from sidecar.transfer import targets
 from tests.fakes.desk import POOL, Desk, ask, open_desk
 
 D, P = Role.DECODE, Role.PREFILL

@@ -17,7 +17,7 @@ from epp import protocol
 from epp.errors import NoEndpoint
 from epp.request.exchange import Arrival, Outcome
 from epp.request.transport.grpc import TransportLimits
-from epp.sim.envoy import EnvoySettings, Shape
+from epp.sim.gateway.envoy import EnvoySettings, Shape
 from tests.fakes.backend import raw_backend
 from tests.fakes.director import route
 from tests.fakes.picked_gateway import rig

@@ -152,7 +152,7 @@ async def test_a_killed_engine_is_noticed_within_a_blink_though_health_is_asked_
     engine = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        "import asyncio; from epp.sim.server import run, EngineSettings;"
+        "import asyncio; from epp.sim.serving.server import run, EngineSettings;"
         f" asyncio.run(run(EngineSettings(port={port})))",
     )
     try:

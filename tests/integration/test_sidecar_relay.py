@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from epp.protocol import ROUTING_HEADERS
-from sidecar.legs import LEG_HEADER
-from sidecar.observe import Unknown, Usage
+from sidecar.http.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
+from sidecar.transfer.legs import LEG_HEADER
 from tests.fakes.relays import relay_for, relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until

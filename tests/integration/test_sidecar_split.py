@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from epp.protocol import PREFILLER
-from sidecar.legs import Leg, LegKeys
-from sidecar.targets import Target
+from sidecar.transfer.legs import Leg, LegKeys
+from sidecar.transfer.targets import Target
 from tests.fakes.handoffs import rows
 from tests.fakes.split_pool import CHAT, COMPLETIONS, KEY, prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
@@ -241,7 +241,7 @@ async def test_a_failure_of_our_own_falls_back_to_the_local_engine(
     def broken(*_: object) -> object:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("sidecar.prefilling.call", broken)
+    monkeypatch.setattr("sidecar.transfer.prefilling.call", broken)
     async with split_pool(tmp_path) as pool:
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
         assert pool.decode.handoffs() == {("whole", "failed"): 1}

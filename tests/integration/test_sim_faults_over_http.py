@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from epp.sim.server import EngineServer
+from epp.sim.serving.server import EngineServer
 from tests.fakes.engines import eventually, quick_settings, running_engine
 
 STREAM = {"prompt": "hello there", "max_tokens": 10, "stream": True}

@@ -15,7 +15,7 @@ from tests.timing import scaled
 
 PROGRAM = """
 import asyncio, json, sys
-from epp.sim.server import EngineServer, EngineSettings, run
+from epp.sim.serving.server import EngineServer, EngineSettings, run
 
 def ready(server: EngineServer) -> None:
     print(server.url, flush=True)

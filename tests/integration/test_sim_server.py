@@ -12,7 +12,7 @@ import pytest
 
 from epp.errors import LocalError
 from epp.sim.kv import AllBlocksCleared, BlockStored
-from epp.sim.server import EngineServer
+from epp.sim.serving.server import EngineServer
 from epp.sim.tokenizer import decode, encode
 from tests.fakes.cache_model import CacheModel
 from tests.fakes.engines import EventTap, eventually, quick_settings, running_engine

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from epp.errors import LocalError
-from epp.sim.supervisor import Part, Probe, Supervisor, tail
+from epp.sim.fleets.supervisor import Part, Probe, Supervisor, tail
 from tests.timing import scaled
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ async def test_an_exception_in_the_block_ends_every_part(tmp_path: Path) -> None
 async def test_a_part_that_ignores_sigterm_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("epp.sim.supervisor.STOP_S", 0.2)
+    monkeypatch.setattr("epp.sim.fleets.supervisor.STOP_S", 0.2)
     async with Supervisor(tmp_path) as supervisor:
         supervisor.start(stubborn(tmp_path / "ready"))
         await supervisor.wait_ready()
@@ -211,8 +211,8 @@ def test_the_tail_of_a_log_is_short_and_of_a_missing_log_empty(tmp_path: Path) -
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from epp.sim.local import cancelled_by_signals
-from epp.sim.supervisor import Part, Supervisor
+from epp.sim.fleets.local import cancelled_by_signals
+from epp.sim.fleets.supervisor import Part, Supervisor
 
 async def ready():
     return True

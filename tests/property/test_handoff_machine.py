@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sidecar.handoff import CLIENT_ERRORS, Handoff, HandoffOrderError
-from sidecar.params import Transfer
-from sidecar.steps import (
+from sidecar.transfer.params import Transfer
+from sidecar.transfer.steps import (
     AbortDecode,
     Action,
     Arrived,
@@ -32,7 +32,7 @@ from sidecar.steps import (
     SendPrefill,
     TimedOut,
 )
-from sidecar.targets import Target
+from sidecar.transfer.targets import Target
 from tests.fakes.handoffs import A, B, C
 
 LEASE, MARGIN = 30.0, 5.0

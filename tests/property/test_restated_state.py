@@ -10,7 +10,7 @@ from epp.state.engine_blocks import Delta
 from epp.state.mirror import Mirror
 from epp.state.prefix.index import PrefixIndex
 from epp.state.records import EngineStatus, Record, encode, parse
-from sidecar.outbox import Outbox
+from sidecar.state.outbox import Outbox
 
 LIFE = Incarnation(EndpointId(PoolId("p"), "a", 1), 5)
 

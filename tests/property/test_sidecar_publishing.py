@@ -10,9 +10,9 @@ from epp.framework import EndpointId, PoolId
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, EngineStatus
 from sidecar.metrics import Metrics
-from sidecar.outbox import Outbox
-from sidecar.publisher import Publisher
 from sidecar.settings import SidecarSettings
+from sidecar.state.outbox import Outbox
+from sidecar.state.publisher import Publisher
 from tests.fakes.waiting import until
 from tests.fakes.writers import FakeLog, Fate
 

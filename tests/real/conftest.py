@@ -20,12 +20,13 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.sim import pulls, vllm
-from epp.sim.fleet import Fleet
-from epp.sim.parts import LEASE_S, FleetSettings
-from epp.sim.ports import HOST, auto_ports
-from epp.sim.pulls import KvCounters
-from epp.sim.roster import roster
+from epp.sim.fleets import vllm
+from epp.sim.fleets.fleet import Fleet
+from epp.sim.fleets.parts import LEASE_S, FleetSettings
+from epp.sim.fleets.ports import HOST, auto_ports
+from epp.sim.fleets.roster import roster
+from epp.sim.promises import pulls
+from epp.sim.promises.pulls import KvCounters
 from tests.timing import scaled
 
 Api = Literal["completions", "chat"]

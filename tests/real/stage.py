@@ -18,12 +18,12 @@ from pathlib import Path
 from aiohttp import web
 
 from epp.protocol import PREFILLER
-from epp.sim import probes
-from epp.sim.parts import POOL, own_command
-from epp.sim.ports import HOST, free_ports
-from epp.sim.supervisor import Part
-from sidecar.files import read_leg_keys
-from sidecar.legs import LEG_HEADER, Leg, LegKeys
+from epp.sim.fleets import probes
+from epp.sim.fleets.parts import POOL, own_command
+from epp.sim.fleets.ports import HOST, free_ports
+from epp.sim.fleets.supervisor import Part
+from sidecar.transfer.files import read_leg_keys
+from sidecar.transfer.legs import LEG_HEADER, Leg, LegKeys
 from tests.real.conftest import ANSWER_S, DECODE, PREFILL, Answer, Ask, Real
 from tests.timing import scaled
 

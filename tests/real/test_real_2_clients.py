@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from epp.protocol import PREFILLER
-from epp.sim.ports import HOST
-from sidecar.legs import LEG_HEADER
+from epp.sim.fleets.ports import HOST
+from sidecar.transfer.legs import LEG_HEADER
 from tests.real.conftest import DECODE, FREED_S, PREFILL, Ask, Real
 from tests.real.stage import staged
 from tests.timing import scaled

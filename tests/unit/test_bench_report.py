@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from epp.sim.bench_report import Report, as_json, as_text
-from epp.sim.measure import Spread
+from epp.sim.benches.measure import Spread
+from epp.sim.benches.report import Report, as_json, as_text
 
 WAYS = ("direct", "sidecar", "envoy", "no-op", "full")
 

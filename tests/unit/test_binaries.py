@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epp.errors import LocalError
-from epp.sim.binaries import find_envoy, find_redis
+from epp.sim.fleets.binaries import find_envoy, find_redis
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from epp import protocol
 from epp.errors import ConfigError
-from epp.sim.envoy import EnvoySettings, Shape, command, render
+from epp.sim.gateway.envoy import EnvoySettings, Shape, command, render
 
 
 def _rendered(**changes: Any) -> dict[str, Any]:

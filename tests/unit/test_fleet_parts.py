@@ -10,11 +10,12 @@ import pytest
 
 from epp.errors import LocalError
 from epp.framework import Role
-from epp.sim import pulls, vllm
-from epp.sim.narrate import expected_parts
-from epp.sim.parts import FleetSettings, Parts
-from epp.sim.ports import auto_ports
-from epp.sim.roster import Member, roster
+from epp.sim.fleets import vllm
+from epp.sim.fleets.narrate import expected_parts
+from epp.sim.fleets.parts import FleetSettings, Parts
+from epp.sim.fleets.ports import auto_ports
+from epp.sim.fleets.roster import Member, roster
+from epp.sim.promises import pulls
 
 DATA = Path(__file__).parents[1] / "data" / "vllm-0.32.0"
 

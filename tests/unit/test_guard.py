@@ -3,10 +3,10 @@
 import pytest
 
 from epp.config.endpoints_file import parse_entries
-from sidecar.door import Caller, Door
 from sidecar.guard import Guard, address
-from sidecar.legs import LIFE_S, Leg, LegKeys
-from sidecar.targets import Target
+from sidecar.transfer.door import Caller, Door
+from sidecar.transfer.legs import LIFE_S, Leg, LegKeys
+from sidecar.transfer.targets import Target
 
 FILE = b"""endpoints:
   - {name: me, address: 10.0.0.1, port: 8000}

@@ -3,8 +3,8 @@
 import pytest
 
 from sidecar.handoff import CLIENT_ERRORS, Handoff, HandoffOrderError
-from sidecar.params import UsedTwiceError
-from sidecar.steps import (
+from sidecar.transfer.params import UsedTwiceError
+from sidecar.transfer.steps import (
     AbortDecode,
     Arrived,
     CancelPrefill,

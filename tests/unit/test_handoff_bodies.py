@@ -7,8 +7,8 @@ import pytest
 from sidecar.bodies import Api, api_of, splittable, streams
 from sidecar.connectors import Plan
 from sidecar.connectors.nixlv2 import NixlV2
-from sidecar.redaction import NAME
-from sidecar.spans import Body, NotAnObjectError
+from sidecar.transfer.redaction import NAME
+from sidecar.transfer.spans import Body, NotAnObjectError
 
 PLAN: Plan = NixlV2()
 

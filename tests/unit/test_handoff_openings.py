@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.openings import MAX_HELD, Opening, Verdict
+from sidecar.transfer.openings import MAX_HELD, Opening, Verdict
 from tests.fakes.handoffs import recorded
 
 SSE = "text/event-stream; charset=utf-8"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.protocol import ROUTING_HEADERS
-from sidecar.legs import LEG_HEADER, LIFE_S, MIN_KEY_BYTES, SKEW_S, Leg, LegKeys
+from sidecar.transfer.legs import LEG_HEADER, LIFE_S, MIN_KEY_BYTES, SKEW_S, Leg, LegKeys
 
 KEY, OLD, OTHER = (bytes([n]) * MIN_KEY_BYTES for n in (1, 2, 3))
 LEG = Leg(method="POST", path="/v1/completions", request_id="r-p1", target="10.0.0.1:8000")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.targets import MAX_TARGETS, MAX_TEXT, Target, Targets, parse
+from sidecar.transfer.targets import MAX_TARGETS, MAX_TEXT, Target, Targets, parse
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.sim.measure import Spread, cpu_s, intervals, quantile
+from epp.sim.benches.measure import Spread, cpu_s, intervals, quantile
 
 
 def test_quantiles_are_values_that_were_measured() -> None:

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from epp.sim.claims import Result
-from epp.sim.demo import report, show, time_scale
-from epp.sim.narrate import Narrator
+from epp.sim.fleets.narrate import Narrator
+from epp.sim.promises.claims import Result
+from epp.sim.promises.demo import report, show, time_scale
 
 
 class Clock:

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from epp.errors import LocalError
-from epp.sim.ports import (
+from epp.sim.fleets.ports import (
     HOST,
     MAX_ENGINES,
     SPAN,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.sim.fleet import KEPT_RUNS, run_directory
+from epp.sim.fleets.fleet import KEPT_RUNS, run_directory
 
 
 def ended_run(runs: Path, name: str, age_s: int) -> Path:

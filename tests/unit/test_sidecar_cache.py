@@ -3,7 +3,7 @@
 from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import Delta
 from epp.state.events import Frame
-from sidecar.cache import CacheMirror
+from sidecar.state.cache import CacheMirror
 from tests.fakes.kv_publisher import payload, stored_map
 
 SEED = seed_of("m")

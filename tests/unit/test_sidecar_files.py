@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from epp.errors import ConfigError
-from sidecar.files import follow_endpoints, read_leg_keys
+from sidecar.transfer.files import follow_endpoints, read_leg_keys
 from tests.fakes.waiting import until
 
 ONE, TWO = "1" * 32, "2" * 40

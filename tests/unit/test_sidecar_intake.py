@@ -5,10 +5,10 @@ import zlib
 
 import pytest
 
-from sidecar import refusals
-from sidecar.intake import Store, is_form, without_params
+from sidecar.http import refusals
+from sidecar.http.intake import Store, is_form, without_params
+from sidecar.http.refusals import LegError
 from sidecar.proxy import Limits
-from sidecar.refusals import LegError
 from tests.fakes.handoffs import rows
 
 LIMITS = Limits(max_body_bytes=10_000)

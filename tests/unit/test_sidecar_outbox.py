@@ -2,7 +2,7 @@
 
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, FirstToken
-from sidecar.outbox import REPORTS_PER_RECORD, Outbox
+from sidecar.state.outbox import REPORTS_PER_RECORD, Outbox
 
 
 def stored(*keys: int) -> Delta:

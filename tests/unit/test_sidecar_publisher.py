@@ -12,11 +12,11 @@ from epp.framework import EndpointId, PoolId
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, EngineStatus
 from epp.state.reports import LoadReport
-from sidecar import publisher as module
 from sidecar.metrics import Metrics
-from sidecar.outbox import Outbox
-from sidecar.publisher import Publisher
 from sidecar.settings import SidecarSettings
+from sidecar.state import publisher as module
+from sidecar.state.outbox import Outbox
+from sidecar.state.publisher import Publisher
 from tests.fakes.writers import FakeLog, Fate
 
 ENDPOINT = EndpointId(PoolId("p"), "n", 8000)

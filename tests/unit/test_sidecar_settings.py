@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from sidecar import headers
-from sidecar.life import Life
+from sidecar.http import headers
 from sidecar.settings import SidecarSettings
+from sidecar.state.life import Life
 
 GOOD = {"pool": "default/pool", "name": "default/pod-0"}
 

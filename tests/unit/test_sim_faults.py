@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from epp.sim.faults import NO_FAULTS, FaultBox, Faults
+from epp.sim.serving.faults import NO_FAULTS, FaultBox, Faults
 
 
 def box(**faults: object) -> FaultBox:

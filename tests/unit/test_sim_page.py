@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.sim.engine import Engine
-from epp.sim.page import render
+from epp.sim.serving.page import render
 from epp.sim.settings import EngineSettings, KvRole
 from epp.sim.submission import Submission
 

@@ -4,13 +4,13 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from epp.sim.driver import Driver
 from epp.sim.engine import Engine
-from epp.sim.faults import FaultBox
 from epp.sim.hashing import Content
-from epp.sim.puller import KNOWN_ENGINES, MAX_RETURNS, Puller
+from epp.sim.serving.driver import Driver
+from epp.sim.serving.faults import FaultBox
+from epp.sim.serving.puller import KNOWN_ENGINES, MAX_RETURNS, Puller
+from epp.sim.serving.side_channel import Peers, PullError
 from epp.sim.settings import EngineSettings
-from epp.sim.side_channel import Peers, PullError
 from epp.sim.submission import Pull, Step, Submission
 from epp.sim.transfer import PullAsk, Transfer
 from tests.fakes.waiting import until

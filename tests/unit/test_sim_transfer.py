@@ -6,7 +6,7 @@ import pytest
 
 from epp.sim.kv import BlockPool
 from epp.sim.pins import REMEMBERED, Pins
-from epp.sim.recorder import Recorder
+from epp.sim.serving.recorder import Recorder
 from epp.sim.settings import EngineSettings
 from epp.sim.transfer import NO_TRANSFER, Misuse, Offer, Transfer, read_params
 

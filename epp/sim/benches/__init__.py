@@ -1,0 +1,1 @@
+"""What the way through gateway, picker and sidecar costs."""

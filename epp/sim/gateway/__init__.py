@@ -1,0 +1,1 @@
+"""The bootstrap of a standalone Envoy in front of the picker."""

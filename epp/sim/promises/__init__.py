@@ -1,0 +1,1 @@
+"""What we promise, each promise checked with real requests."""

@@ -1,0 +1,96 @@
+"""Everything that connects one simulated engine to others, for as long as its server runs."""
+
+import asyncio
+import socket
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+from epp.errors import LocalError
+from epp.sim.engine import Engine
+from epp.sim.serving.driver import Driver
+from epp.sim.serving.faults import FaultBox
+from epp.sim.serving.puller import Puller
+from epp.sim.serving.side_channel import MESSAGE_TIMEOUT_S, Peers, SideChannel
+from epp.sim.serving.state_page import describe_transfers
+from epp.sim.settings import EngineSettings
+from epp.sim.submission import Step
+from epp.sim.transfer import Offer
+
+
+class Handover:
+    """One engine's side channel and its pulls. Enter it to listen.
+
+    Raises LocalError on entry when the port cannot be had.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        driver: Driver,
+        faults: FaultBox,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._faults = faults
+        self._tasks = tasks
+        self.host = settings.advertise_host or settings.side_channel_host or settings.host
+        """`remote_host` of what this engine offers."""
+        self.port = settings.side_channel_port
+        self.puller: Puller
+
+    async def __aenter__(self) -> Self:
+        listener = self._listen()
+        self._runner = web.AppRunner(
+            SideChannel(self._driver).app(), access_log=None, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+        timeout = aiohttp.ClientTimeout(total=MESSAGE_TIMEOUT_S)
+        self._http = aiohttp.ClientSession(timeout=timeout)
+        self.puller = Puller(self._settings, self._faults, Peers(self._http), self._tasks)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.puller.stop()
+        await self._http.close()
+        await self._runner.cleanup()
+
+    def carry(self, engine: Engine, step: Step) -> None:
+        """Do what a step of the engine asks for."""
+        self.puller.carry(self._driver, engine, step)
+
+    def params(self, offer: Offer) -> dict[str, object]:
+        """`kv_transfer_params` for the engine that will pull."""
+        return offer.params(engine_id=self._driver.engine_id, host=self.host, port=self.port)
+
+    def state(self) -> dict[str, object]:
+        """What `/admin/state` shows of it."""
+        return {
+            "engine_id": self._driver.engine_id,
+            "host": self.host,
+            "port": self.port,
+            "failed_notices": self.puller.failed_notices,
+            **describe_transfers(self._driver.engine),
+        }
+
+    def _listen(self) -> socket.socket:
+        host = self._settings.side_channel_host or self._settings.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, self._settings.side_channel_port), family=family)
+        except OSError as error:
+            raise LocalError(
+                f"The engine cannot hand over KV on {host}:{self._settings.side_channel_port} "
+                f"({error.strerror or error}); choose another side channel port."
+            ) from error
+        self.port = listener.getsockname()[1]
+        return listener

@@ -1,0 +1,1 @@
+"""The relay's HTTP: bodies both ways, header fields, refusals, what answers say of themselves."""

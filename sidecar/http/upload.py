@@ -1,0 +1,93 @@
+"""Request bodies on their way to the engine: counted, and repeatable while they are small."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import StreamReader
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web import RequestPayloadError
+
+from sidecar.proxy import Limits
+
+from .refusals import BAD_BODY, TOO_LARGE, UPLOAD_STALLED, LegError
+
+
+class Upload:
+    """A body that is read once from the client and may be sent twice.
+
+    After a failed send, `cause` says whether the client was to blame.
+    """
+
+    def __init__(
+        self,
+        source: StreamReader,
+        limits: Limits,
+        progress: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._limits = limits
+        self._left = limits.max_body_bytes
+        self._replay: list[bytes] | None = []
+        self._replay_size = 0
+        self._progress = progress
+        self.cause: LegError | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all that was read so far is still here."""
+        return self._replay is not None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The whole body from its beginning. Only one iteration may be active at a time."""
+        for piece in self._replay or ():
+            yield piece
+        while True:
+            piece = await self._next()
+            if not piece:
+                return
+            self._progress()
+            yield piece
+
+    async def _next(self) -> bytes:
+        try:
+            # aiohttp's server does not tell the body's reader when its framing breaks, either:
+            # such a body just stops.
+            async with asyncio.timeout(self._limits.upload_idle_s):
+                piece = await self._source.readany()
+        except TimeoutError as error:
+            self.cause = LegError(UPLOAD_STALLED)
+            raise self.cause from error
+        except (OSError, RequestPayloadError, HttpProcessingError) as error:
+            self.cause = LegError(BAD_BODY)
+            raise self.cause from error
+        self._left -= len(piece)
+        if self._left < 0:
+            self.cause = LegError(TOO_LARGE)
+            raise self.cause
+        self._keep(piece)
+        return piece
+
+    def _keep(self, piece: bytes) -> None:
+        if self._replay is None:
+            return
+        self._replay_size += len(piece)
+        if self._replay_size > self._limits.replay_bytes:
+            self._replay = None
+        elif piece:
+            self._replay.append(piece)
+
+
+class Content:
+    """A body that is here already: it can be sent again and again."""
+
+    PIECE = 256 << 10
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.cause: LegError | None = None
+        self.repeatable = True
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The whole body, in pieces that leave the event loop to others."""
+        for start in range(0, len(self._body), self.PIECE):
+            yield self._body[start : start + self.PIECE]

@@ -1,0 +1,1 @@
+"""What the sidecar knows of its engine, and how it says so to the log."""

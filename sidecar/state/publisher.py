@@ -1,0 +1,210 @@
+"""Appends what this sidecar knows about its engine to the log, as the engine's only writer.
+
+One claim per life of the engine; then a record whenever something changed, at most every
+`flush_ms`, and a heartbeat. When the log is away, or refused, or does not answer in time, nothing
+is assumed: after a pause the life is claimed anew and the full state said first.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from epp.errors import Fenced, StoreError
+from epp.framework import EndpointId, Incarnation
+from epp.state.records import EngineStatus, Record, encode
+from epp.state.store import Writer
+from sidecar.metrics import Metrics
+from sidecar.settings import SidecarSettings
+
+from .outbox import Outbox
+
+BACKOFF_S = 0.1
+MAX_BACKOFF_S = 2.0
+FENCED_RETRY_S = 60.0
+"""After another writer took over: claim the same life again if it has not ended by then."""
+CLOSE_S = 1.0
+"""How long a writer may take to close."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """The right to speak for one life, and how much was said."""
+
+    incarnation: Incarnation
+    nonce: int
+    seq: int = 0
+
+
+class Publisher:
+    """The writing side of one sidecar. `run` in a task; `wake` when there is something to say."""
+
+    def __init__(
+        self,
+        endpoint: EndpointId,
+        settings: SidecarSettings,
+        *,
+        outbox: Outbox,
+        status: Callable[[], EngineStatus],
+        start_ms: Callable[[], int],
+        open_writer: Callable[[], Writer],
+        metrics: Metrics,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._outbox = outbox
+        self._status = status
+        self._start_ms = start_ms
+        self._open_writer = open_writer
+        self._metrics = metrics
+        self._clock = clock
+        self._rng = rng
+        self._dirty = asyncio.Event()
+        self._writer: Writer | None = None
+        self._stopping = False
+        self._last_at = float("-inf")
+        self._stated_at = float("-inf")
+        self._failures = 0
+
+    def wake(self) -> None:
+        """Something changed. May be called at any time from the event loop."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Publish until `stop`, whose last words are said first, or until cancelled."""
+        try:
+            while not self._stopping:
+                await self._engine_seen()
+                await self._one_claim(self._start_ms())
+        finally:
+            await self._drop_writer()
+
+    def stop(self) -> None:
+        """Say what is left, and end `run`. While the log is away `run` does not end by itself."""
+        self._stopping = True
+        self._dirty.set()
+
+    async def _one_claim(self, life: int) -> None:
+        try:
+            await self._publish_life(life)
+        except Fenced:
+            self._metrics.fenced.inc()
+            log.warning("another writer speaks for this engine", life=life)
+            await self._life_over(life, FENCED_RETRY_S)
+        except StoreError as error:
+            self._metrics.store_failures.inc()
+            pause = self._pause()
+            log.warning("the log is away", reason=str(error), again_in_s=round(pause, 2))
+            await asyncio.sleep(pause)
+
+    async def _publish_life(self, life: int) -> None:
+        """Claim, then flush until the engine's life is another one. Raises StoreError, Fenced."""
+        if self._writer is None:
+            self._writer = self._open_writer()
+        claim = _Claim(Incarnation(self._endpoint, life), self._rng.getrandbits(63) + 1)
+        await self._in_time(self._writer.claim(claim.incarnation, claim.nonce))
+        self._metrics.claims.inc()
+        self._metrics.connected.set(1)
+        self._outbox.restart()
+        # Spread over the period, so that a pool of sidecars does not say it all at once.
+        self._stated_at = self._clock() - self._rng.uniform(0, self._settings.restate_s / 2)
+        try:
+            while self._start_ms() == life:
+                ending = self._stopping
+                self._restate()
+                await self._flush(claim)
+                if ending:
+                    return
+                self._failures = 0
+                await self._due()
+        finally:
+            self._metrics.connected.set(0)
+
+    def _restate(self) -> None:
+        """Redis keeps only the last minute; a state port hears all with each connection."""
+        due = self._clock() - self._stated_at >= self._settings.restate_s
+        if due and self._settings.log_outlives_readers:
+            self._stated_at = self._clock()
+            self._outbox.restate()
+
+    async def _flush(self, claim: "_Claim") -> None:
+        """Append what there is, and load in any case."""
+        self._dirty.clear()
+        await self._append(claim)
+        while self._outbox.crowded and self._start_ms() == claim.incarnation.start_ms:
+            await self._append(claim)
+        if not self._outbox.empty:
+            self._dirty.set()
+
+    async def _append(self, claim: "_Claim") -> None:
+        assert self._writer is not None
+        parcel = self._outbox.take()
+        record = Record(
+            incarnation=claim.incarnation,
+            nonce=claim.nonce,
+            seq=claim.seq + 1,
+            blocks=parcel.blocks,
+            status=self._status(),
+            first_tokens=parcel.first_tokens,
+            done=parcel.done,
+        )
+        try:
+            await self._in_time(self._writer.append(encode(record)))
+        except BaseException:
+            self._outbox.failed()
+            raise
+        self._outbox.sent()
+        claim.seq += 1
+        self._last_at = self._clock()
+        self._metrics.records.inc()
+
+    async def _due(self) -> None:
+        """Wait for news, no shorter than a flush period and no longer than a heartbeat."""
+        heartbeat_s = self._settings.heartbeat_ms / 1000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._last_at + heartbeat_s - self._clock()):
+                await self._dirty.wait()
+        pause = self._last_at + self._settings.flush_ms / 1000 - self._clock()
+        if pause > 0:
+            await asyncio.sleep(pause)
+
+    async def _engine_seen(self) -> None:
+        while not self._start_ms() and not self._stopping:
+            self._dirty.clear()
+            await self._dirty.wait()
+
+    async def _life_over(self, life: int, most_s: float) -> None:
+        """Wait for another life of the engine, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while self._start_ms() == life and not self._stopping:
+                    self._dirty.clear()
+                    await self._dirty.wait()
+
+    async def _in_time(self, call: Awaitable[None]) -> None:
+        """Await a call of the writer; a writer that hangs is given up."""
+        try:
+            async with asyncio.timeout(self._settings.append_timeout_s):
+                await call
+        except TimeoutError as error:
+            await self._drop_writer()
+            raise StoreError("the store did not answer in time") from error
+
+    def _pause(self) -> float:
+        """Back-off with full jitter, so that a pool of sidecars does not return in step."""
+        self._failures += 1
+        return self._rng.uniform(0, min(MAX_BACKOFF_S, BACKOFF_S * 2 ** min(self._failures, 10)))
+
+    async def _drop_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(StoreError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await writer.close()

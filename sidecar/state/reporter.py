@@ -1,0 +1,151 @@
+"""Turns what the relay and the engine watch say into records to publish, and into metrics."""
+
+from collections.abc import Callable
+
+from epp.state.engine_blocks import Delta
+from epp.state.events import Frame
+from epp.state.records import Done, EngineStatus, FirstToken
+from epp.state.records import Outcome as Reported
+from sidecar.engine import EngineWatch
+from sidecar.metrics import Metrics
+from sidecar.proxy import Ended, Outcome
+
+from .cache import CacheMirror
+from .outbox import Outbox
+
+_REPORTED = {
+    Outcome.OK: Reported.OK,
+    Outcome.ENGINE_ERROR: Reported.ENGINE_ERROR,
+    Outcome.ENGINE_GONE: Reported.ENGINE_GONE,
+    Outcome.CLIENT_GONE: Reported.CLIENT_GONE,
+}
+
+
+class Reporter:
+    """The relay's `Journal` and the engine watch's `Watcher`. `attach` before anything is told.
+
+    `wake` is called whenever there is something to publish.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._engine: EngineWatch | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self.draining = False
+        self.mirror = CacheMirror(self._blocks_changed)
+        self.outbox = Outbox(self.mirror.present)
+
+    def attach(self, engine: EngineWatch, wake: Callable[[], None]) -> None:
+        """Say whose engine this is, and whom to wake."""
+        self._engine = engine
+        self._wake = wake
+
+    def drain(self) -> None:
+        """The sidecar is about to end: not ready from here on."""
+        self.draining = True
+        self._wake()
+
+    def not_ready(self) -> str | None:
+        """Why requests should go elsewhere; None when they are welcome."""
+        if self.draining:
+            return "The sidecar is shutting down."
+        engine = self._engine
+        if engine is None or not engine.ready:
+            lived = engine is not None and engine.life.start_ms
+            return "The engine does not answer." if lived else "The engine is loading."
+        return None
+
+    def status(self) -> EngineStatus:
+        """Load and readiness for the next record."""
+        assert self._engine is not None
+        return EngineStatus(
+            report=self._engine.report,
+            ready=self.not_ready() is None,
+            events=self.mirror.sees_events,
+        )
+
+    def start_ms(self) -> int:
+        """The engine's present life; 0 while it has not been seen."""
+        return 0 if self._engine is None else self._engine.life.start_ms
+
+    # What the engine's KV events say
+
+    def frame(self, frame: Frame) -> None:
+        """One message of the engine's KV events."""
+        seen = self.mirror.sees_events
+        if self.mirror.on(frame) and self._engine is not None:
+            self._engine.life.lost()
+        if self.mirror.sees_events is not seen:
+            self._wake()
+
+    def _blocks_changed(self, delta: Delta) -> None:
+        self.outbox.blocks(delta)
+        self._wake()
+
+    # What the engine watch sees (Watcher)
+
+    def engine_changed(self) -> None:
+        self._wake()
+
+    def engine_page(self, *, is_new_life: bool) -> None:
+        if not is_new_life:
+            self.mirror.same_life()
+            return
+        self._metrics.engine_lives.inc()
+        self.mirror.new_life()
+        self._wake()
+
+    def engine_model(self, model: str) -> None:
+        self.mirror.serve(model)
+
+    def probe_failed(self, probe: str) -> None:
+        self._metrics.probe_failures.labels(probe).inc()
+
+    # What passes through the relay (Journal)
+
+    def first_token(self, decision_id: str, ttft_s: float) -> None:
+        self.outbox.first_token(FirstToken(decision_id, ttft_s))
+        self._wake()
+
+    def ended(self, ended: Ended) -> None:
+        self._count(ended)
+        if ended.decision_id is None:
+            return
+        self.outbox.done(
+            Done(
+                decision_id=ended.decision_id,
+                outcome=_REPORTED[ended.outcome],
+                status=ended.status,
+                prompt_tokens=ended.usage.prompt_tokens,
+                cached_tokens=ended.usage.cached_tokens,
+                completion_tokens=ended.usage.completion_tokens,
+                ttft_s=ended.ttft_s,
+                predicted_cached_tokens=ended.predicted_cached_tokens,
+                duration_s=ended.duration_s,
+            )
+        )
+        self._wake()
+
+    def engine_refused(self) -> None:
+        if self._engine is not None:
+            self._engine.refused()
+
+    def engine_suspect(self) -> None:
+        if self._engine is not None:
+            self._engine.suspect()
+
+    def _count(self, ended: Ended) -> None:
+        metrics, usage = self._metrics, ended.usage
+        metrics.requests.labels(ended.outcome.value).inc()
+        metrics.prompt_tokens.inc(usage.prompt_tokens or 0)
+        metrics.cached_tokens.inc(usage.cached_tokens or 0)
+        metrics.completion_tokens.inc(usage.completion_tokens or 0)
+        if usage.cached_tokens is not None:
+            metrics.predicted_cached_tokens.inc(ended.predicted_cached_tokens or 0)
+        if ended.outcome is not Outcome.OK:
+            return
+        if ended.usage_unknown is not None:
+            metrics.usage_unknown.labels(ended.usage_unknown.value).inc()
+        metrics.duration.observe(ended.duration_s)
+        if ended.ttft_s is not None:
+            metrics.ttft.observe(ended.ttft_s)

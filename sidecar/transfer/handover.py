@@ -1,0 +1,237 @@
+"""Drives one handoff: carries out what `Handoff` decides and tells it what happened.
+
+The client's leaving cancels the handler of its request. Here it is an event like any other: the
+handler goes on until the handoff is over, so that a decode leg that must be sent is sent. A second
+cancellation is the sidecar's own end and cuts everything.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from sidecar.handoff import Handoff
+from sidecar.http import refusals
+from sidecar.http.reply import cut, once
+from sidecar.proxy import Journal, Outcome
+
+from .decoding import DecodeLeg
+from .door import Door
+from .job import Answers, Job, Tools
+from .metrics import HandoffMetrics
+from .prefilling import PrefillLeg
+from .steps import (
+    AbortDecode,
+    Action,
+    Arrived,
+    CancelPrefill,
+    ClientGone,
+    CutAnswer,
+    DecodeEnded,
+    DecodeFailed,
+    DecodeFirstByte,
+    DrainDecode,
+    Event,
+    Fault,
+    Finished,
+    PassThrough,
+    PrefillFailed,
+    Refuse,
+    SendDecode,
+    SendPrefill,
+    TimedOut,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Handover:
+    """One request's handoff. `serve` it once."""
+
+    handoff: Handoff
+    job: Job
+    tools: Tools
+    door: Door
+    journal: Journal
+    metrics: HandoffMetrics
+    wall_s: Callable[[], float]
+    finished: Finished | None = field(default=None, init=False)
+    _events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue, init=False)
+    _answers: Answers = field(default_factory=Answers, init=False)
+    _prefill: PrefillLeg | None = field(default=None, init=False)
+    _decode: DecodeLeg | None = field(default=None, init=False)
+    _pulling: bool = field(default=False, init=False)
+    _pulled_for_nobody: bool = field(default=False, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _client_gone: bool = field(default=False, init=False)
+    _response: web.StreamResponse | None = field(default=None, init=False)
+
+    async def serve(self) -> web.StreamResponse:
+        """The client's answer. Raises CancelledError, once all is done, for a client that left."""
+        handler = asyncio.current_task()
+        assert handler is not None
+        left: asyncio.CancelledError | None = None
+        try:
+            async with asyncio.TaskGroup() as legs:
+                driving = legs.create_task(self._drive(legs))
+                while not driving.done():
+                    try:
+                        await asyncio.wait({driving})
+                    except asyncio.CancelledError as cancelled:
+                        if left is not None:
+                            raise
+                        left = cancelled
+                        handler.uncancel()
+                        self._events.put_nowait(ClientGone())
+        finally:
+            self._disarm()
+        if left is not None:
+            raise left
+        if self._response is None:
+            raise ConnectionError("the client has left")
+        return self._response
+
+    async def _drive(self, legs: asyncio.TaskGroup) -> None:
+        job, clock = self.job, self.tools.clock
+        event: Event = Arrived(job.targets, streams=job.streams)
+        while True:
+            for action in self.handoff.on(event, clock()):
+                await self._do(action, legs)
+            if self.finished is not None:
+                return
+            if isinstance(event, DecodeFirstByte):
+                self._first_byte()
+            event = await self._events.get()
+            if isinstance(event, ClientGone):
+                self._client_gone = True
+
+    async def _do(self, action: Action, legs: asyncio.TaskGroup) -> None:
+        match action:
+            case SendPrefill():
+                self._send_prefill(action, legs)
+            case SendDecode():
+                self._send_decode(action, legs)
+            case CancelPrefill():
+                assert self._prefill
+                self._prefill.cancel()
+            case AbortDecode():
+                assert self._decode
+                self._decode.cancel()
+            case DrainDecode(leg, within_s):
+                self._arm(leg, within_s)
+            case PassThrough(leg):
+                await self._pass(leg)
+            case Refuse(status, reason):
+                refused = refusals.handoff_failed(status, reason)
+                gone = reason.startswith("engine-") and status != 502
+                outcome = Outcome.ENGINE_GONE if gone else Outcome.ENGINE_ERROR
+                self._response = self.job.exchange.refuse(refused, outcome)
+            case CutAnswer():
+                self._response = self.job.passage.reply
+                self.job.exchange.outcome = Outcome.ENGINE_GONE
+                cut(self.job.request, self.tools.limits.flush_s)
+            case Finished():
+                self._finish(action)
+
+    def _finish(self, finished: Finished) -> None:
+        self.finished = finished
+        if self._response is None and not self._client_gone:
+            self._response = self.job.passage.reply
+
+    # --- legs
+
+    def _send_prefill(self, action: SendPrefill, legs: asyncio.TaskGroup) -> None:
+        leg = self._prefill = PrefillLeg(
+            job=self.job,
+            tools=self.tools,
+            door=self.door,
+            metrics=self.metrics,
+            answers=self._answers,
+            wall_s=self.wall_s,
+        )
+        leg.task = legs.create_task(leg.run(action))
+        leg.task.add_done_callback(
+            lambda task: self._ended(task, PrefillFailed(action.leg, Fault.CANCELLED))
+        )
+        self._arm(action.leg, action.within_s)
+
+    def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
+        self._pulling = action.transfer is not None
+        leg = self._decode = DecodeLeg(
+            job=self.job,
+            tools=self.tools,
+            journal=self.journal,
+            answers=self._answers,
+            first_byte=self._events.put_nowait,
+        )
+        leg.task = legs.create_task(self._decoded(leg, action))
+        leg.task.add_done_callback(
+            lambda task: self._ended(task, DecodeFailed(action.leg, Fault.CANCELLED))
+        )
+        self._arm(action.leg, action.within_s)
+
+    async def _decoded(self, leg: DecodeLeg, action: SendDecode) -> DecodeEnded | DecodeFailed:
+        try:
+            return await leg.run(action)
+        except ConnectionError:  # the client's connection broke while we wrote to it
+            self._events.put_nowait(ClientGone())
+            return DecodeFailed(action.leg, Fault.CANCELLED)
+
+    def _ended(self, task: "asyncio.Task[Event]", cancelled: Event) -> None:
+        """The leg's one event. A failure of our own is the task group's to raise."""
+        if task.cancelled():
+            self._events.put_nowait(cancelled)
+        elif task.exception() is None:
+            self._events.put_nowait(task.result())
+
+    def _first_byte(self) -> None:
+        """The decode leg's answer is good; somebody gets it, or nobody."""
+        leg = self._decode
+        assert leg
+        if self._pulling and self._client_gone:
+            self._pulled_for_nobody = True
+        if self._pulling and self._prefill and leg.first_at is not None:
+            assert self._prefill.answered_at is not None
+            self.metrics.gap.observe(leg.first_at - self._prefill.answered_at)
+        if not self._client_gone:
+            self._disarm()
+            leg.go.set()
+
+    async def _pass(self, leg: str) -> None:
+        """The client gets an engine's whole answer."""
+        answer = self._answers.by_leg[leg]
+        try:
+            await self.job.passage.run(answer.head, once(answer.body))
+        except ConnectionError:
+            self._client_gone = True
+            return
+        self.job.exchange.outcome = Outcome.ENGINE_ERROR
+        self._response = self.job.passage.reply
+
+    # --- time
+
+    def _arm(self, leg: str, within_s: float) -> None:
+        self._disarm()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(within_s, self._events.put_nowait, TimedOut(leg))
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what it comes to
+
+    def count(self) -> None:
+        """Say in the metrics how it ended."""
+        finished, metrics = self.finished, self.metrics
+        if finished is None:
+            return
+        metrics.handoffs.labels(finished.ending.value, finished.path).inc()
+        metrics.copies.inc(finished.copies)
+        for reason in finished.stranded:
+            metrics.stranded.labels(reason).inc()
+            if reason == "lease-over":
+                metrics.expired.inc()
+        if self._pulled_for_nobody:
+            metrics.completed_after_disconnect.inc()

@@ -1,0 +1,82 @@
+"""A client's request that is to be handed over, and what its legs have in common."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+
+from sidecar.bodies import Api
+from sidecar.connectors import Plan
+from sidecar.http import headers
+from sidecar.http.exchange import Exchange
+from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_SILENT, Refused
+from sidecar.http.reply import Head, Passage, Whole
+from sidecar.http.upload import Content
+from sidecar.proxy import Limits
+from sidecar.upstream import BodyGuard, Call, Upstream, whole
+
+from .spans import Body
+from .steps import Fault
+from .targets import Target
+
+MAX_WHOLE = 8 << 20
+"""Longest answer that is read whole: a prefill's, or an error's."""
+
+_FAULTS = {ENGINE_ABSENT: Fault.CONNECT, ENGINE_LOST: Fault.LOST, ENGINE_SILENT: Fault.LOST}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request. `body` is the client's own, without the parameters."""
+
+    request: web.BaseRequest
+    exchange: Exchange
+    passage: Passage
+    body: Body
+    api: Api
+    targets: tuple[Target, ...]
+    streams: bool
+
+    @property
+    def request_id(self) -> str | None:
+        """The client's own id, which it gets back where an engine answers with one."""
+        return self.request.headers.get("x-request-id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What legs are made with."""
+
+    upstream: Upstream
+    plan: Plan
+    limits: Limits
+    clock: Callable[[], float]
+
+
+@dataclass(slots=True)
+class Answers:
+    """Whole error answers, by leg, one of which the client may get."""
+
+    by_leg: dict[str, Whole] = field(default_factory=dict)
+
+    def put(self, leg: str, head: Head, body: bytes) -> None:
+        self.by_leg.clear()  # only the last leg's can be asked for
+        self.by_leg[leg] = Whole(head, body)
+
+
+def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
+    """A leg's request: the client's own target and fields, under an id of its own."""
+    fields = headers.for_leg(job.request.raw_headers, leg)
+    fields = headers.with_length(fields, len(body)) + list(more.items())
+    return Call(job.request.method, job.request.raw_path, fields, Content(body))
+
+
+def fault_of(refused: Refused) -> Fault:
+    return _FAULTS.get(refused, Fault.GARBLED)
+
+
+async def read_whole(answer: aiohttp.ClientResponse, begun: bytes = b"") -> bytes:
+    """An answer's whole body. Raises LegError."""
+    with BodyGuard(answer):
+        return await whole(answer, MAX_WHOLE, begun)

@@ -1,0 +1,103 @@
+"""The prefill leg: asks another pod to compute the prompt and to keep its KV."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from sidecar.http import headers
+from sidecar.http.refusals import LegError
+from sidecar.http.reply import head_of
+
+from .door import Door
+from .job import Answers, Job, Tools, call, fault_of, read_whole
+from .legs import LEG_HEADER, Leg
+from .metrics import HandoffMetrics
+from .params import points_at_itself
+from .steps import Fault, PrefillAnswered, PrefillFailed, SendPrefill
+
+CANCEL_S = 0.2
+"""How long a leg that is not wanted any more may still be answered, before it is cut. An engine
+pins blocks some milliseconds before its answer is here; cut in between, they stay pinned for their
+lease. A prefill that ends within this time is released instead."""
+COMMITTED_S = 5.0
+"""How long the rest of an answer may take that has begun: it is a commitment already."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefillLeg:
+    """One leg. `run` ends with its one event; `cancel` asks it to end sooner."""
+
+    job: Job
+    tools: Tools
+    door: Door
+    metrics: HandoffMetrics
+    answers: Answers
+    wall_s: Callable[[], float]
+    answered_at: float | None = field(default=None, init=False)
+    """When the answer's headers came."""
+    task: "asyncio.Task[PrefillAnswered | PrefillFailed] | None" = field(default=None, init=False)
+
+    def cancel(self) -> None:
+        """Give up soon, unless the answer begins: then blocks are pinned, and must be freed."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(CANCEL_S, self._cut)
+
+    def _cut(self) -> None:
+        assert self.task is not None
+        if self.answered_at is None:
+            self.task.cancel()
+        else:
+            asyncio.get_running_loop().call_later(COMMITTED_S, self.task.cancel)
+
+    async def run(self, action: SendPrefill) -> PrefillAnswered | PrefillFailed:
+        began = self.tools.clock()
+        try:
+            answer = await self._send(action)
+        except LegError as error:
+            return PrefillFailed(action.leg, fault_of(error.refused))
+        try:
+            event = await self._read(action, answer)
+        except LegError as error:
+            event = PrefillFailed(action.leg, fault_of(error.refused))
+        finally:
+            answer.close()
+        self.metrics.prefill_leg.observe(self.tools.clock() - began)
+        return event
+
+    async def _send(self, action: SendPrefill) -> aiohttp.ClientResponse:
+        job, door = self.job, self.door
+        at = door.where(action.target)
+        leg = Leg(
+            method=job.request.method,
+            path=job.request.raw_path,
+            request_id=action.leg,
+            target=str(at),
+        )
+        proof = door.proof(leg, self.wall_s())
+        more = {} if proof is None else {LEG_HEADER: proof}
+        body = self.tools.plan.prefill(job.body)
+        sent = call(job, action.leg, body, **more)
+        fields = headers.replaced(sent.fields, "host", str(at))
+        return await self.tools.upstream.send_to(
+            at, type(sent)(sent.method, sent.target, fields, sent.upload)
+        )
+
+    async def _read(
+        self, action: SendPrefill, answer: aiohttp.ClientResponse
+    ) -> PrefillAnswered | PrefillFailed:
+        status = answer.status
+        if status >= 400:
+            body = await read_whole(answer)
+            if headers.is_fit(answer.raw_headers):
+                self.answers.put(action.leg, head_of(answer, self.job.request_id), body)
+                return PrefillFailed(action.leg, Fault.STATUS, status)
+            return PrefillFailed(action.leg, Fault.GARBLED)
+        if status != 200:
+            return PrefillFailed(action.leg, Fault.GARBLED)
+        self.answered_at = self.tools.clock()
+        found = self.tools.plan.read(await read_whole(answer))
+        if found.transfer is not None and points_at_itself(found.transfer.host):
+            self.metrics.misaddressed.inc()
+        return PrefillAnswered(action.leg, found.transfer, self.answered_at, found.missing)

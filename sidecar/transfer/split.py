@@ -1,0 +1,135 @@
+"""Which requests are handed over, and with what: the sidecar's side of a split decision.
+
+The picker asks for a split with `x-prefiller-host-port`. It happens where the request can be split,
+legs can be proven, and a target is another member of the pool. Whatever stands against it sends the
+request to the local engine alone, counted by its reason; so does a failure of our own, as long as
+the client has got nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from epp.protocol import PREFILLER
+from sidecar import bodies
+from sidecar.handoff import Handoff
+from sidecar.http.exchange import Exchange
+from sidecar.http.intake import INLINE_BYTES
+from sidecar.http.reply import Passage
+from sidecar.proxy import Journal, Readiness
+
+from . import targets
+from .door import Door
+from .handover import Handover
+from .job import Job, Tools
+from .metrics import HandoffMetrics
+from .spans import Body, NotAnObjectError
+from .steps import HandoffPolicy
+from .targets import Target
+
+WHOLE = "whole"
+"""Outcome of a request that was not handed over although the picker wanted it."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitter:
+    """One for a sidecar."""
+
+    door: Door
+    tools: Tools
+    policy: HandoffPolicy
+    journal: Journal
+    metrics: HandoffMetrics
+    refusing: Readiness
+    wall_s: Callable[[], float]
+    new_id: Callable[[], str]
+    """Makes ids that are unique in the pool."""
+
+    async def serve(
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        passage: Passage,
+        body: bytes,
+        own: Target | None,
+    ) -> web.StreamResponse | None:
+        """The client's answer, or None: then the local engine must serve the request alone.
+
+        `own`: where the request came in. Raises CancelledError for a client that left.
+        """
+        values = request.headers.getall(PREFILLER, ())
+        if not values:
+            return None
+        job = await self._job(request, exchange, passage, body, self._targets(values, own))
+        if isinstance(job, str):
+            self.metrics.handoffs.labels(WHOLE, job).inc()
+            return None
+        handover = Handover(
+            handoff=Handoff(self.policy, self.new_id()),
+            job=job,
+            tools=self.tools,
+            door=self.door,
+            journal=self.journal,
+            metrics=self.metrics,
+            wall_s=self.wall_s,
+        )
+        try:
+            return await handover.serve()
+        except ExceptionGroup as group:  # edge: a failure of our own
+            log.exception("a handoff failed inside the sidecar", exc_info=group)
+            self.metrics.handoffs.labels(WHOLE, "failed").inc()
+            if passage.begun:
+                raise
+            return None
+        finally:
+            handover.count()
+
+    def _targets(self, values: Iterable[str], own: Target | None) -> tuple[Target, ...] | str:
+        """Where to prefill, or why nowhere."""
+        if self.door.off is not None:
+            return self.door.off
+        read = targets.parse(values)
+        if read.malformed:
+            self.metrics.targets_refused.labels("malformed").inc(read.malformed)
+        allowed = self.door.guard.allowed(read.found, own)
+        for reason in allowed.refused:
+            self.metrics.targets_refused.labels(reason).inc()
+        return allowed.targets or (read.reason or allowed.reason or "no-targets")
+
+    async def _job(
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        passage: Passage,
+        body: bytes,
+        found: tuple[Target, ...] | str,
+    ) -> Job | str:
+        """The job, or why the local engine serves the request alone."""
+        api = bodies.api_of(request.raw_path.partition("?")[0])
+        if api is None or request.method != "POST":
+            return "api"
+        if isinstance(found, str):
+            return found
+        if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            return "encoded"
+        if self.refusing() is not None:
+            return "engine-not-ready"  # a prefill would pin blocks that nobody pulls
+        try:
+            large = len(body) > INLINE_BYTES
+            content = await asyncio.to_thread(Body.read, body) if large else Body.read(body)
+        except NotAnObjectError as error:
+            return error.reason
+        return self.tools.plan.unsplittable(content, api) or Job(
+            request=request,
+            exchange=exchange,
+            passage=passage,
+            body=content,
+            api=api,
+            targets=found,
+            streams=bodies.streams(content),
+        )
