@@ -76,7 +76,7 @@ def find(venv: Path | None = None) -> Vllm:
 
     Raises LocalError that says how to get one.
     """
-    beside = Path(__file__).parents[2] / VENV
+    beside = Path(__file__).parents[3] / VENV
     for place in (VENV, beside) if venv is None else (venv,):
         found = Vllm(place.absolute())
         if (found.venv / "bin" / "vllm").is_file() and (found.model / "config.json").is_file():
