@@ -1,6 +1,7 @@
 """Programs are started, watched and ended; none is ever left behind."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -208,6 +209,59 @@ def test_the_tail_of_a_log_is_short_and_of_a_missing_log_empty(tmp_path: Path) -
     assert tail(tmp_path / "none") == ""
 
 
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+{then}
+"""
+
+
+def family(then: str = "time.sleep(600)", *, log: Path) -> Part:
+    """A program that starts another one and does not take it along."""
+
+    async def started() -> bool:
+        return bool(tail(log))
+
+    made = part("family", FAMILY.format(then=then), probe=started)
+    return dataclasses.replace(made, starts_others=True)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "close"])
+async def test_what_a_part_has_started_ends_with_it(tmp_path: Path, how: str) -> None:
+    log = tmp_path / "family.log"
+    async with Supervisor(tmp_path) as supervisor:
+        supervisor.start(family(log=log))
+        await supervisor.wait_ready()
+        child = int(log.read_text())
+        assert not is_gone(child)
+        match how:
+            case "stop":
+                await supervisor.stop("family")
+            case "kill":
+                await supervisor.kill("family")
+            case _:
+                await supervisor.close()
+        wait_until_gone([child])
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [
+        ("sys.exit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
+    ],
+)
+async def test_a_guarded_part_ends_as_its_program_did(tmp_path: Path, then: str, code: int) -> None:
+    async with Supervisor(tmp_path) as supervisor:
+        supervisor.start(family(then, log=tmp_path / "family.log"))
+        ended = await asyncio.wait_for(supervisor.watch(), scaled(15))
+        assert ended.code == code
+        child = int((tmp_path / "family.log").read_text())
+    wait_until_gone([child])
+
+
 OWNER = """
 import asyncio, sys
 from pathlib import Path
@@ -223,7 +277,17 @@ async def main():
             for name in ("a", "b"):
                 command = (sys.executable, "-c", "import time; time.sleep(600)")
                 supervisor.start(Part(name=name, command=command, address="-", probe=ready))
-            print(supervisor.pid("a"), supervisor.pid("b"), flush=True)
+            script = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, " \
+                "'-c', 'import time; time.sleep(600)']); print(child.pid, flush=True); " \
+                "time.sleep(600)"
+            command = (sys.executable, "-c", script)
+            supervisor.start(
+                Part(name="c", command=command, address="-", probe=ready, starts_others=True)
+            )
+            log = supervisor.log("c")
+            while not (child := log.read_text().strip()):
+                await asyncio.sleep(0.02)
+            print(*(supervisor.pid(name) for name in "abc"), child, flush=True)
             await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -244,7 +308,7 @@ def test_nothing_is_left_when_the_supervisor_itself_dies(
         assert owner.stdout is not None
         try:
             pids = [int(word) for word in owner.stdout.readline().split()]
-            assert len(pids) == 2
+            assert len(pids) == 4
             owner.send_signal(how)
             owner.wait(scaled(15))
         finally:

@@ -13,7 +13,7 @@ from typing import Literal
 from epp.framework import Role
 from epp.sim.gateway.envoy import EnvoySettings, command, render
 
-from . import probes, vllm
+from . import affinity, probes, vllm
 from .binaries import find_envoy, find_redis
 from .ports import HOST, Ports
 from .roster import EngineKind, Member, roster
@@ -192,6 +192,8 @@ class Parts:
             probe=probes.http(server.port, "/health"),
             env={**server.env(), **self.settings.engine_env},
             ready_s=vllm.READY_S,
+            starts_others=True,
+            cpus=affinity.share(index, len(self.settings.members)),
         )
 
     @cached_property

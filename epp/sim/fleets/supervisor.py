@@ -20,6 +20,8 @@ from typing import Self
 
 from epp.errors import LocalError
 
+from . import affinity
+
 POLL_S = 0.05
 STOP_S = 5.0
 """How long a part may take to end after SIGTERM before it is killed."""
@@ -52,6 +54,10 @@ class Part:
     """Variables besides our own."""
     ready_s: float = 30.0
     """How long it may take until `probe` says yes."""
+    starts_others: bool = False
+    """Whether it consists of several processes, which all must end when we die."""
+    cpus: frozenset[int] | None = None
+    """The CPUs that it may use once it is ready; None: all that it has chosen itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,8 @@ class Supervisor:
         """Start a part, or start it again after it ended. Returns at once."""
         if self.alive(part.name):
             raise LocalError(f"{part.name} runs already")
-        command = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *part.command]
+        tether = [sys.executable, "-I", "-S", str(_TETHER), *(["--group"] * part.starts_others)]
+        command = [*tether, str(os.getpid()), *part.command]
         with self.log(part.name).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  the fleet's own commands
                 command,
@@ -157,6 +164,8 @@ class Supervisor:
                     raise LocalError(f"while starting, {self._exit(running, code)}")
                 if is_ready and not running.was_ready:
                     running.was_ready = True
+                    if running.part.cpus is not None:
+                        affinity.move(running.process.pid, running.part.cpus)
                     self._progress(running.part.name, "ready")
             waiting = [one for one, is_ready in zip(waiting, ready, strict=True) if not is_ready]
             waited = time.monotonic() - started

@@ -6,7 +6,8 @@ What its flags and variables are for, where they do not say so themselves:
 * A plain `tcp://127.0.0.1:…` is an address that vLLM connects to: the sidecar must bind it.
 * No `engine_id` is set: a restarted engine with the same one fails all later handoffs.
 * `UCX_*` and `GLOO_*` keep all traffic on loopback; NIXL then moves memory to memory over TCP.
-* An engine with NIXL burns half a core when idle, so real fleets are small and end soon.
+* An engine with NIXL burns half a core when idle, so real fleets are small and end soon; each has
+  CPUs of its own (see `affinity`).
 """
 
 import json
@@ -111,6 +112,7 @@ class Server:
             "--block-size": str(BLOCK_TOKENS),
             "--num-gpu-blocks-override": str(BLOCKS),
             "--seed": "0",
+            "--distributed-executor-backend": "uni",
             "--kv-events-config": json.dumps(
                 {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.kv_events}
             ),
