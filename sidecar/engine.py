@@ -20,6 +20,7 @@ from epp.state.reports import LoadReport
 
 from .settings import SidecarSettings
 from .state.life import Life
+from .upstream import refuses
 
 MAX_PAGE = 8 << 20
 MAX_MODELS_BODY = 1 << 20
@@ -123,10 +124,11 @@ class EngineWatch:
         try:
             async with session.get("/health") as response:
                 ready = response.status == 200
-        except aiohttp.ClientConnectorError:
-            self.life.lost()
-            ready = False
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if refuses(error):
+                self.life.lost()
+                self._set_ready(False)
+                return
             # Busy is not dead: an engine may be slow to answer while it serves.
             self._slow += 1
             ready = self.ready and self._slow < SLOW_CHECKS

@@ -9,7 +9,14 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from .http.refusals import BAD_HEADER, ENGINE_ABSENT, ENGINE_GARBLED, ENGINE_LOST, LegError
+from .http.refusals import (
+    BAD_HEADER,
+    ENGINE_ABSENT,
+    ENGINE_GARBLED,
+    ENGINE_LOST,
+    ENGINE_UNREACHED,
+    LegError,
+)
 from .http.upload import Content, Upload
 from .proxy import Limits
 from .transfer.targets import Target
@@ -95,7 +102,7 @@ class Upstream:
                 trace_request_ctx=made,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-            raise LegError(ENGINE_ABSENT) from error
+            raise LegError(ENGINE_ABSENT if refuses(error) else ENGINE_UNREACHED) from error
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
             if upload is not None and upload.cause is not None:
                 raise upload.cause from error
@@ -194,3 +201,10 @@ async def whole(answer: aiohttp.ClientResponse, most: int, begun: bytes = b"") -
         if len(body) > most:
             raise LegError(ENGINE_GARBLED)
     return bytes(body)
+
+
+def refuses(error: Exception) -> bool:
+    """Whether nobody listens there. One that takes too long says only that all are busy."""
+    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, ConnectionRefusedError
+    )

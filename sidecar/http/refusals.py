@@ -96,6 +96,12 @@ TOO_MANY = Refused(
 ENGINE_ABSENT = Refused(
     503, "service_unavailable", "engine-absent", "The engine does not accept connections (yet)."
 )
+ENGINE_UNREACHED = Refused(
+    503,
+    "service_unavailable",
+    "engine-unreached",
+    "No connection to the engine came about in time.",
+)
 ENGINE_LOST = Refused(
     502, "bad_gateway", "engine-lost", "The engine closed the connection before it answered."
 )
@@ -115,6 +121,7 @@ _HANDOFF_TEXTS = {
     "prefill-timeout": "No prefill engine answered in time.",
     "engine-silent": "The engine did not answer in time.",
     "engine-absent": ENGINE_ABSENT.message,
+    "engine-unreached": ENGINE_UNREACHED.message,
     "engine-lost": ENGINE_LOST.message,
     "engine-garbled": ENGINE_GARBLED.message,
 }

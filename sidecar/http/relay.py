@@ -34,6 +34,7 @@ _QUIET.setLevel(logging.CRITICAL)  # a client's bad request gets an answer, not 
 
 OUTCOMES = {
     refusals.ENGINE_ABSENT: Outcome.ENGINE_GONE,
+    refusals.ENGINE_UNREACHED: Outcome.ENGINE_GONE,
     refusals.ENGINE_LOST: Outcome.ENGINE_GONE,
     refusals.ENGINE_SILENT: Outcome.ENGINE_GONE,
     refusals.BAD_BODY: Outcome.CLIENT_GONE,
@@ -315,7 +316,7 @@ class AiohttpRelay:
         """The exchange cannot go on: an answer of our own if there is none yet, else a cut."""
         if refused is refusals.ENGINE_ABSENT:
             self._journal.engine_refused()
-        elif refused is refusals.ENGINE_LOST:
+        elif refused in (refusals.ENGINE_UNREACHED, refusals.ENGINE_LOST):
             self._journal.engine_suspect()
         outcome = OUTCOMES.get(refused, Outcome.ENGINE_ERROR)
         if passage.reply is None or not passage.begun:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from sidecar.http import headers
-from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, LegError, Refused
+from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError, Refused
 from sidecar.http.reply import head_of
 from sidecar.proxy import Journal
 from sidecar.upstream import BodyGuard, pieces
@@ -66,7 +66,7 @@ class DecodeLeg:
     def _failed(self, action: SendDecode, refused: Refused) -> DecodeFailed:
         if refused is ENGINE_ABSENT:
             self.journal.engine_refused()
-        elif refused is ENGINE_LOST:
+        elif refused in (ENGINE_UNREACHED, ENGINE_LOST):
             self.journal.engine_suspect()
         return DecodeFailed(action.leg, fault_of(refused))
 

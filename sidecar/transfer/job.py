@@ -10,7 +10,13 @@ from sidecar.bodies import Api
 from sidecar.connectors import Plan
 from sidecar.http import headers
 from sidecar.http.exchange import Exchange
-from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_SILENT, Refused
+from sidecar.http.refusals import (
+    ENGINE_ABSENT,
+    ENGINE_LOST,
+    ENGINE_SILENT,
+    ENGINE_UNREACHED,
+    Refused,
+)
 from sidecar.http.reply import Head, Passage, Whole
 from sidecar.http.upload import Content
 from sidecar.proxy import Limits
@@ -23,7 +29,12 @@ from .targets import Target
 MAX_WHOLE = 8 << 20
 """Longest answer that is read whole: a prefill's, or an error's."""
 
-_FAULTS = {ENGINE_ABSENT: Fault.CONNECT, ENGINE_LOST: Fault.LOST, ENGINE_SILENT: Fault.LOST}
+_FAULTS = {
+    ENGINE_ABSENT: Fault.CONNECT,
+    ENGINE_UNREACHED: Fault.CONNECT,
+    ENGINE_LOST: Fault.LOST,
+    ENGINE_SILENT: Fault.LOST,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import os
+import socket
 import time
+from contextlib import ExitStack
 
 import aiohttp
 import pytest
@@ -362,6 +364,23 @@ async def test_an_engine_that_refuses_is_503_in_json_and_marked_gone() -> None:
     assert (ended.outcome, ended.status) == (Outcome.ENGINE_GONE, 503)
     assert rig.notes.refused == 1
     assert rig.notes.first == []
+
+
+async def test_an_engine_too_busy_to_accept_is_503_and_not_marked_gone() -> None:
+    with socket.socket() as full, ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # nobody accepts: the queue is full, and later ones wait
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        limits = Limits(connect_timeout_s=0.2)
+        async with relay_to(full.getsockname()[1], limits) as rig:
+            async with rig.session.post(rig.url + "/", data=b"{}", headers=DECISION) as response:
+                assert response.status == 503
+                assert json.loads(await response.read())["error"]["code"] == "engine-unreached"
+            await rig.notes.last()
+    assert (rig.notes.refused, rig.notes.suspect) == (0, 1)
 
 
 @pytest.mark.parametrize("answered", [b"", b"HTTP/1.1 200 OK\r\nContent-Le"])
