@@ -17,7 +17,7 @@ from .metrics import HandoffMetrics
 from .params import points_at_itself
 from .steps import Fault, PrefillAnswered, PrefillFailed, SendPrefill
 
-CANCEL_S = 0.2
+CANCEL_S = 1.0
 """How long a leg that is not wanted any more may still be answered, before it is cut. An engine
 pins blocks some milliseconds before its answer is here; cut in between, they stay pinned for their
 lease. A prefill that ends within this time is released instead."""
