@@ -254,7 +254,7 @@ async def test_D09_a_slow_success_is_never_doubled_in_silence(tmp_path: Path) ->
     """Protected by `prefill_retries`. Red when every failure is free."""
     async with split_pool(tmp_path, prefills=3, prefill_timeout_s=0.2) as pool:
         for station in pool.stations[:3]:
-            station.fault(latency_s=0.6)
+            station.fault(latency_s=0.6 + 2 * CANCEL_S)
         assert (await pool.post(ask()))[0] == 200
         assert [len(station.bodies) for station in pool.stations[:3]] == [1, 1, 0]
         assert pool.decode.metric("handoff_copies_total") == 1
@@ -334,7 +334,7 @@ async def test_D08_a_client_that_leaves_during_prefill_leaves_no_pinned_block(
 
     Red when `PrefillLeg.cancel` does nothing (the prefill is computed to its end and pinned).
     """
-    async with split_pool(tmp_path, engines={"prefill_tokens_per_s": 100.0}) as pool:
+    async with split_pool(tmp_path, engines={"prefill_tokens_per_s": 10.0}) as pool:
         await gone_while(pool, ask(stream=stream), lambda: pool.prefill.bodies)
         await until(lambda: not pool.prefill.sim.driver.engine.running)
         await pool.settle()
