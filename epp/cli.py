@@ -7,6 +7,7 @@ user can mend is one line on stderr and exit code 2.
 # ruff: noqa: PLC0415 - see above: imports wait for their command
 
 import inspect
+import resource
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -197,8 +198,16 @@ def _secret(path: Path) -> str:
     return token
 
 
+def _allow_open_files() -> None:
+    """Each stream of a relay holds two sockets, and a shell's usual limit is 1,024 (fault A19)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
     """The console script `epp`."""
+    _allow_open_files()
     known = {"sidecar", "local", "bench", "version"}
     if not known.intersection(sys.argv[1:2]):  # only `serve` and the overview pay for its flags
         _add_serve()

@@ -2,12 +2,17 @@
 
 import asyncio
 import os
+import resource
 
 from hypothesis import HealthCheck, settings
 
 # A test plugin asks for "the" event loop before synchronous tests. Without this, that makes one
 # which nobody closes, and the warning about it fails whichever test happens to run by then.
 asyncio.set_event_loop(None)
+
+# Tests with hundreds of streams hold both ends of them; a shell's usual limit is 1,024 files.
+_, _files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_files, _files))
 
 settings.register_profile("default", deadline=None)
 settings.register_profile(

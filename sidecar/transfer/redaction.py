@@ -24,8 +24,9 @@ _ESCAPED = re.compile(rb"\\u00[5-7]")  # a letter or `_`
 _SPACE = b" \t\r\n"
 _BEFORE_VALUE = re.compile(rb"[ \t\r\n:]*")
 _IN_STRING = re.compile(rb'[^"\\]*')
-_OUTER = re.compile(rb'[^"{}\[\],]*+')
-_INNER = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+# Nothing possessive: nested, it matches too little before Python 3.11.5 (python/cpython#106052).
+_OUTER = re.compile(rb'[^"{}\[\],]*')
+_INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
 """Inside a value: all up to the next bracket, or up to a string that goes on in the next piece."""
 _QUOTE, _COMMA = b'",'
 _OPEN, _CLOSE = b"{}"

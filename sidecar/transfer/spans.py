@@ -14,10 +14,11 @@ import msgspec
 
 from epp.errors import EppError
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_GAP = re.compile(rb"[\s,:]*+")
-_SCALAR = re.compile(rb"[^\s,}\]]++")
-_INNER = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+# Nothing possessive: nested, it matches too little before Python 3.11.5 (python/cpython#106052).
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_GAP = re.compile(rb"[\s,:]*")
+_SCALAR = re.compile(rb"[^\s,}\]]+")
+_INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
 """Inside a valid value: all up to the next bracket."""
 
 
