@@ -18,7 +18,8 @@ import typer
 from epp.commands.flags import AsJson, Format, Level, OnFailure, checked
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
-from epp.errors import ConfigError, EppError
+from epp.config.token import read_token
+from epp.errors import EppError
 
 DISTRIBUTION = "gie-epp"
 
@@ -138,7 +139,7 @@ def sidecar(
         "metrics_port": metrics_port,
         "model": model,
         "state_url": state_url,
-        "state_token": None if state_token_file is None else _secret(state_token_file),
+        "state_token": None if state_token_file is None else read_token(state_token_file),
         "kv_events": kv_events,
         "kv_events_bind": kv_events_bind,
         "endpoints_file": endpoints_file,
@@ -186,16 +187,6 @@ def _add_serve() -> None:
         )
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect is told
     app.command("serve")(serve)  # once more replaces it
-
-
-def _secret(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
-    if not token:
-        raise ConfigError(str(path), "holds no token")
-    return token
 
 
 def _allow_open_files() -> None:

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from epp.errors import ConfigError
 
+from .token import read_token
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -92,14 +94,7 @@ class ServeSettings(BaseModel):
         """The token in `state_token_file`, None without one. Raises ConfigError if unreadable."""
         if self.state_token_file is None:
             return None
-        try:
-            token = self.state_token_file.read_text().strip()
-        except OSError as error:
-            what = f"cannot be read: {error.strerror}"
-            raise ConfigError(str(self.state_token_file), what) from error
-        if not token:
-            raise ConfigError(str(self.state_token_file), "holds no token")
-        return token
+        return read_token(self.state_token_file)
 
 
 def is_loopback(host: str) -> bool:

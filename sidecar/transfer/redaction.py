@@ -11,6 +11,8 @@ from enum import Enum, auto
 
 import msgspec
 
+from .spans import INNER
+
 NAME = "kv_transfer_params"
 MAX_HELD = 1024
 """Longest spelling of a key that is looked at, and most whitespace kept around a member, in
@@ -24,10 +26,7 @@ _ESCAPED = re.compile(rb"\\u00[5-7]")  # a letter or `_`
 _SPACE = b" \t\r\n"
 _BEFORE_VALUE = re.compile(rb"[ \t\r\n:]*")
 _IN_STRING = re.compile(rb'[^"\\]*')
-# Nothing possessive: nested, it matches too little before Python 3.11.5 (python/cpython#106052).
 _OUTER = re.compile(rb'[^"{}\[\],]*')
-_INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
-"""Inside a value: all up to the next bracket, or up to a string that goes on in the next piece."""
 _QUOTE, _COMMA = b'",'
 _OPEN, _CLOSE = b"{}"
 BOM = b"\xef\xbb\xbf"
@@ -219,7 +218,7 @@ class JsonFilter:
             if self._in_string:
                 end = self._string_part(piece, end)
                 continue
-            found = (_INNER if self._depth else _OUTER).match(piece, end)
+            found = (INNER if self._depth else _OUTER).match(piece, end)
             assert found
             end = found.end()
             if end == len(piece):

@@ -18,8 +18,8 @@ from epp.errors import EppError
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _GAP = re.compile(rb"[\s,:]*")
 _SCALAR = re.compile(rb"[^\s,}\]]+")
-_INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
-"""Inside a valid value: all up to the next bracket."""
+INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
+"""Inside a value: all up to the next bracket, or up to a string that is not whole."""
 
 
 class NotAnObjectError(EppError):
@@ -134,6 +134,6 @@ def _value_end(raw: bytes, at: int) -> int:
         at += 1
         if not depth:
             return at
-        found = _INNER.match(raw, at)
+        found = INNER.match(raw, at)
         assert found
         at = found.end()

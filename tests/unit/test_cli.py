@@ -12,6 +12,7 @@ import pytest
 
 from epp import cli
 from epp.config.serve import ServeSettings
+from epp.config.token import read_token
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,4 +115,4 @@ def test_a_command_imports_only_what_it_needs(command: list[str]) -> None:
 def test_the_token_of_a_file_is_read_without_its_line_end(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("s3cret\n")
-    assert cli._secret(path) == "s3cret"
+    assert read_token(path) == "s3cret"
