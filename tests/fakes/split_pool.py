@@ -7,7 +7,7 @@ a test that means such a thing says so.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,18 @@ class Station:
             for sample in family.samples
             if sample.name == "epp_sidecar_handoff_total"
         }
+
+    async def counted(self, expected: dict[tuple[str, str], int]) -> None:
+        """Assert what it counted. A client may see an answer's end before the sidecar counts."""
+        with suppress(TimeoutError):
+            await until(lambda: self.handoffs() == expected)
+        assert self.handoffs() == expected
+
+    async def ended(self, outcome: str) -> None:
+        """Assert the outcome of its one handoff, whatever the reason."""
+        with suppress(TimeoutError):
+            await until(self.handoffs)
+        assert [key[0] for key in self.handoffs()] == [outcome]
 
 
 @dataclass

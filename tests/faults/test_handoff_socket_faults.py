@@ -81,7 +81,7 @@ async def test_D01_decode_gets_the_clients_bytes_and_prefill_one_token(
             assert (leg["max_tokens"], leg["max_completion_tokens"]) == (1, 1)
             assert leg["stream"] is False
             assert not leg.keys() & {"min_tokens", "stream_options"}
-        assert pool.decode.handoffs() == {("answered", "split"): 2}
+        await pool.decode.counted({("answered", "split"): 2})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_D02_what_cannot_be_split_goes_to_the_decode_engine_alone(
         assert (await pool.post(body))[0] == 200
         assert pool.prefill.bodies == []
         assert [json.loads(one) for one in pool.decode.bodies] == [body]
-        assert pool.decode.handoffs() == {("whole", reason): 1}
+        await pool.decode.counted({("whole", reason): 1})
 
 
 @pytest.mark.parametrize("row", rows("d03_legs.jsonl"), ids=lambda row: row["name"])
@@ -134,7 +134,7 @@ async def test_D04_other_endpoints_go_straight_to_the_local_engine(
     async with split_pool(tmp_path, upstreams={-1: upstream}) as pool:
         assert (await pool.post(ask(), path))[0] == 200
         assert pool.prefill.bodies == []
-        assert pool.decode.handoffs() == {("whole", "api"): 1}
+        await pool.decode.counted({("whole", "api"): 1})
 
 
 async def test_D05_a_prefill_that_ended_by_itself_costs_no_wait(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_D05_a_prefill_that_ended_by_itself_costs_no_wait(tmp_path: Path) 
             status, got = await pool.post(ask())
         assert (status, text_of(got)) == (200, text_of(await pool.alone(ask())))
         assert params_of(pool.decode.bodies[-1]) is None
-        assert pool.decode.handoffs() == {("answered", "no-params"): 1}
+        await pool.decode.counted({("answered", "no-params"): 1})
 
 
 # --- D06, D07, D09, D28: when a prefill fails -----------------------------------------------------
@@ -164,7 +164,7 @@ async def test_D06_the_clients_own_error_is_passed_once_as_the_engine_said_it(
         assert await pool.post(ask()) == (status, error)
         assert len(pool.prefill.bodies) == 1
         assert pool.stations[1].bodies == pool.decode.bodies == []
-        assert pool.decode.handoffs() == {("passed", "prefill"): 1}
+        await pool.decode.counted({("passed", "prefill"): 1})
 
 
 @pytest.mark.parametrize("policy", ["recompute", "fail"])
@@ -180,10 +180,10 @@ async def test_D06_an_engines_own_error_tries_the_next_and_then_the_policy(
         assert [len(station.bodies) for station in pool.stations[:2]] == [1, 1]
         if policy == "fail":
             assert (got, pool.decode.bodies) == (status, [])
-            assert pool.decode.handoffs() == {("passed", "prefill"): 1}
+            await pool.decode.counted({("passed", "prefill"): 1})
         else:
             assert (got, len(pool.decode.bodies)) == (200, 1)
-            assert pool.decode.handoffs() == {("answered", "prefill-status"): 1}
+            await pool.decode.counted({("answered", "prefill-status"): 1})
 
 
 async def reset(talk: Conversation) -> None:
@@ -218,7 +218,7 @@ async def test_D06_whatever_else_a_prefill_does_is_counted_and_computed_here(
         status, got = await pool.post(ask())
         assert (status, text_of(got)) == (200, text_of(await pool.alone(ask())))
         assert params_of(pool.decode.bodies[-1]) is None
-        assert pool.decode.handoffs() == {("answered", reason): 1}
+        await pool.decode.counted({("answered", reason): 1})
         assert len(pool.prefill.bodies) == 1
 
 
@@ -243,11 +243,13 @@ async def test_D07_without_a_ready_prefill_pod_it_is_computed_here_by_its_reason
         for targets in ("", f"127.0.0.1:{dead}", pool.prefill.address):
             assert (await pool.post(ask(targets or "none"), targets=targets))[0] == 200
         assert pool.prefill.bodies == []
-        assert pool.decode.handoffs() == {
-            ("whole", "no-targets"): 1,
-            ("answered", "prefill-unreachable"): 1,
-            ("whole", "target-foreign"): 1,
-        }
+        await pool.decode.counted(
+            {
+                ("whole", "no-targets"): 1,
+                ("answered", "prefill-unreachable"): 1,
+                ("whole", "target-foreign"): 1,
+            }
+        )
 
 
 async def test_D09_a_slow_success_is_never_doubled_in_silence(tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ async def test_D09_a_slow_success_is_never_doubled_in_silence(tmp_path: Path) ->
         assert (await pool.post(ask()))[0] == 200
         assert [len(station.bodies) for station in pool.stations[:3]] == [1, 1, 0]
         assert pool.decode.metric("handoff_copies_total") == 1
-        assert pool.decode.handoffs() == {("answered", "prefill-timeout"): 1}
+        await pool.decode.counted({("answered", "prefill-timeout"): 1})
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ async def test_D28_the_first_member_of_the_list_is_used(
         served = [len(station.bodies) for station in pool.stations[:2]]
         assert served == [used == 0, used == 1]
         outcome = "answered" if used is not None else "whole"
-        assert [key[0] for key in pool.decode.handoffs()] == [outcome]
+        await pool.decode.ended(outcome)
 
 
 async def test_D28_the_first_reachable_one_is_used(tmp_path: Path) -> None:
@@ -302,7 +304,7 @@ async def test_D28_the_first_reachable_one_is_used(tmp_path: Path) -> None:
         await gone.sidecar.relay.close()
         assert (await pool.post(ask()))[0] == 200
         assert (gone.bodies, len(pool.stations[1].bodies)) == ([], 1)
-        assert pool.decode.handoffs() == {("answered", "split"): 1}
+        await pool.decode.counted({("answered", "split"): 1})
         assert pool.decode.metric("handoff_copies_total") == 0
 
 
@@ -340,7 +342,7 @@ async def test_D08_a_client_that_leaves_during_prefill_leaves_no_pinned_block(
         await pool.settle()
         assert pool.prefill.pins.counters.issued == 0
         assert pool.decode.bodies == []
-        assert pool.decode.handoffs() == {("client-gone", "prefill"): 1}
+        await pool.decode.counted({("client-gone", "prefill"): 1})
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -357,7 +359,7 @@ async def test_D08_a_client_that_leaves_before_the_pull_frees_the_prefill_engine
         await until(lambda: pool.prefill.pins.counters.pulled == 1, within_s=5)
         await pool.settle()
         assert len(pool.decode.bodies) == 1
-        assert pool.decode.handoffs() == {("client-gone", "split"): 1}
+        await pool.decode.counted({("client-gone", "split"): 1})
         assert pool.decode.metric("handoff_completed_after_disconnect_total") == 1
 
 
@@ -386,7 +388,7 @@ async def test_D08_a_prefill_that_is_answering_is_a_commitment_though_the_client
         assert release["max_tokens"] == 1
         assert release["kv_transfer_params"] == json.loads(whole)["kv_transfer_params"]
         await pool.settle()
-        assert pool.decode.handoffs() == {("client-gone", "split"): 1}
+        await pool.decode.counted({("client-gone", "split"): 1})
         assert pool.decode.metric("handoff_completed_after_disconnect_total") == 1
 
 
@@ -398,7 +400,7 @@ async def test_D08_a_client_that_leaves_in_mid_answer_ends_it(tmp_path: Path) ->
         await gone_while(pool, body, lambda: pool.prefill.pins.counters.pulled and engine.running)
         await until(lambda: not engine.running)
         await pool.settle()
-        assert [key[0] for key in pool.decode.handoffs()] == ["client-gone"]
+        await pool.decode.ended("client-gone")
 
 
 async def test_D08_a_decode_engine_that_refuses_shows_as_stranded(tmp_path: Path) -> None:
@@ -412,7 +414,7 @@ async def test_D08_a_decode_engine_that_refuses_shows_as_stranded(tmp_path: Path
         assert counters.issued == issued
         missing = counters.issued - counters.pulled - counters.returned
         assert pool.decode.metric("handoff_stranded_total", reason="decode-rejected") == missing
-        assert pool.decode.handoffs() == {("passed", "split"): 1}
+        await pool.decode.counted({("passed", "split"): 1})
 
 
 async def test_D08_no_prefill_is_asked_for_while_the_local_engine_is_down(tmp_path: Path) -> None:
@@ -422,7 +424,7 @@ async def test_D08_no_prefill_is_asked_for_while_the_local_engine_is_down(tmp_pa
         await until(lambda: not pool.decode.sidecar.engine.ready)
         assert (await pool.post(ask()))[0] == 200  # it answers all the same
         assert pool.prefill.bodies == []
-        assert pool.decode.handoffs() == {("whole", "engine-not-ready"): 1}
+        await pool.decode.counted({("whole", "engine-not-ready"): 1})
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -445,7 +447,7 @@ async def test_D10_a_failed_pull_is_computed_here_and_the_client_sees_nothing_of
         assert [params_of(one) is None for one in pool.decode.bodies] == [False, True]
         assert pool.decode.bodies[1] == json.dumps(body).encode()
         reason = "pull-error-event" if stream else "pull-status"
-        assert pool.decode.handoffs() == {("answered", reason): 1}
+        await pool.decode.counted({("answered", reason): 1})
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -458,7 +460,7 @@ async def test_D10_policy_may_forbid_to_compute_here(stream: bool, tmp_path: Pat
         assert status == (200 if stream else 500)
         assert b'"error"' in got
         assert len(pool.decode.bodies) == 1
-        assert [key[0] for key in pool.decode.handoffs()] == ["passed"]
+        await pool.decode.ended("passed")
 
 
 async def test_D10_a_pull_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
@@ -473,7 +475,7 @@ async def test_D10_a_pull_that_hangs_is_given_up_in_time(tmp_path: Path) -> None
     upstreams = {0: RawUpstream(answer(prefilled(), fields=JSON)), -1: RawUpstream(script)}
     async with split_pool(tmp_path, upstreams=upstreams, answer_timeout_s=0.3) as pool:
         assert await pool.post(ask()) == (200, b'{"choices":[{"text":"ok"}]}')
-        assert pool.decode.handoffs() == {("answered", "pull-timeout"): 1}
+        await pool.decode.counted({("answered", "pull-timeout"): 1})
 
 
 async def test_D10_once_a_byte_was_sent_nothing_is_repeated(tmp_path: Path) -> None:
@@ -491,7 +493,7 @@ async def test_D10_once_a_byte_was_sent_nothing_is_repeated(tmp_path: Path) -> N
             await pool.post(ask(stream=True))
         await pool.settle()
         assert len(pool.decode.bodies) == 1
-        assert pool.decode.handoffs() == {("cut", "split"): 1}
+        await pool.decode.counted({("cut", "split"): 1})
 
 
 async def test_D11_parameters_are_those_of_this_prefills_engine(tmp_path: Path) -> None:
@@ -504,7 +506,7 @@ async def test_D11_parameters_are_those_of_this_prefills_engine(tmp_path: Path) 
             params = params_of(pool.decode.bodies[-1])
             assert params["remote_engine_id"] == pool.prefill.sim.driver.engine_id
             pool.prefill.sim.restart()
-        assert pool.decode.handoffs() == {("answered", "split"): 2}
+        await pool.decode.counted({("answered", "split"): 2})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "localhost", "127.0.0.1"])

@@ -51,7 +51,7 @@ async def test_a_split_request_answers_as_one_engine_does(
         assert decode.sim.driver.engine.counters.computed_prompt_tokens == 0
         assert decode.sim.driver.engine.counters.pulls == 4
         assert prefill.pins.counters.pulled == 4
-        assert decode.handoffs() == {("answered", "split"): 4}
+        await decode.counted({("answered", "split"): 4})
         assert prefill.metric("legs_served_total") == 4
         assert decode.metric("handoff_gap_seconds_count") == 4
         assert decode.metric("prefill_leg_seconds_count") == 4
@@ -75,7 +75,7 @@ async def test_a_leg_port_serves_members_without_any_key(tmp_path: Path) -> None
         await until(lambda: guard.leg_port(target))
         status, _ = await pool.post(ask(COMPLETIONS, 50, False))
         assert status == 200
-        assert pool.decode.handoffs() == {("answered", "split"): 1}
+        await pool.decode.counted({("answered", "split"): 1})
         assert pool.prefill.pins.counters.pulled == 1
 
 
@@ -188,7 +188,7 @@ async def test_without_proof_or_members_all_is_computed_here_by_its_reason(
     async with split_pool(tmp_path, **changes) as pool:
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
         assert pool.prefill.bodies == []
-        assert pool.decode.handoffs() == {("whole", reason): 1}
+        await pool.decode.counted({("whole", reason): 1})
 
 
 async def test_a_pool_of_different_keys_computes_here_and_shows_nothing(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_pool_of_different_keys_computes_here_and_shows_nothing(tmp_path
             await until(lambda: len(stranger.decode.sidecar.guard) == 2)
             status, _ = await stranger.post(body, targets=pool.prefill.address)
             assert status == 200
-            assert stranger.decode.handoffs() == {("answered", "prefill-status"): 1}
+            await stranger.decode.counted({("answered", "prefill-status"): 1})
         assert pool.prefill.metric("legs_refused_total", reason="leg-forged") == 1
 
 
@@ -212,7 +212,7 @@ async def test_a_target_that_is_this_very_pod_is_passed_over(tmp_path: Path) -> 
     async with split_pool(tmp_path) as pool:
         status, _ = await pool.post(ask(COMPLETIONS, 50, False), targets=pool.decode.address)
         assert (status, len(pool.decode.bodies)) == (200, 1)
-        assert pool.decode.handoffs() == {("whole", "target-self"): 1}
+        await pool.decode.counted({("whole", "target-self"): 1})
         assert pool.decode.metric("prefill_targets_refused_total", reason="target-self") == 1
 
 
@@ -231,7 +231,7 @@ async def test_parameters_that_came_too_late_are_not_used(tmp_path: Path) -> Non
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
         assert len(pool.prefill.bodies) == 2
         assert b"kv_transfer_params" not in pool.decode.bodies[0]
-        assert pool.decode.handoffs() == {("answered", "lease-over"): 1}
+        await pool.decode.counted({("answered", "lease-over"): 1})
         assert pool.decode.metric("handoff_expired_total") == 2
 
 
@@ -244,7 +244,7 @@ async def test_a_failure_of_our_own_falls_back_to_the_local_engine(
     monkeypatch.setattr("sidecar.transfer.prefilling.call", broken)
     async with split_pool(tmp_path) as pool:
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
-        assert pool.decode.handoffs() == {("whole", "failed"): 1}
+        await pool.decode.counted({("whole", "failed"): 1})
 
 
 async def test_a_sidecar_that_ends_does_not_wait_for_clients_that_left(tmp_path: Path) -> None:

@@ -177,6 +177,15 @@ class Real:
             if sample.name == "epp_sidecar_handoff_total"
         }
 
+    async def counted(
+        self, expected: dict[tuple[str, str], int], metrics_port: int | None = None
+    ) -> None:
+        """Assert what the sidecar counted. A client may see an answer's end before it counts."""
+        deadline = time.monotonic() + scaled(SEEN_S)
+        while (now := await self.handoffs(metrics_port)) != expected:
+            assert time.monotonic() < deadline, (now, expected)
+            await asyncio.sleep(0.05)
+
     async def meet(self) -> None:
         """Let the engines shake hands. vLLM gives that 5 s, too little on a machine that is busy;
         what a failed pull leaves behind comes free with its lease.

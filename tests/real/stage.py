@@ -91,6 +91,10 @@ class Stage:
         """What its sidecar counted, by outcome and reason."""
         return await self.real.handoffs(self.metrics_port)
 
+    async def counted(self, expected: dict[tuple[str, str], int]) -> None:
+        """Assert what its sidecar counted."""
+        await self.real.counted(expected, self.metrics_port)
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.legs += 1
         assert LEG_HEADER in request.headers
