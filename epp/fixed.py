@@ -8,6 +8,7 @@ import itertools
 import signal
 from collections.abc import Sequence
 
+from epp.bodies.usage import Usage
 from epp.observe.health import Health
 from epp.request.exchange import Arrival, Outcome, Route
 from epp.request.transport import grpc as transport
@@ -16,9 +17,12 @@ from epp.request.transport import grpc as transport
 class Unwatched:
     """Progress that nobody is interested in."""
 
-    def response_headers(self, status: int, served: str | None) -> None: ...
+    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+        return ()
 
-    def first_body(self) -> None: ...
+    def body(self, size: int) -> None: ...
+
+    def usage(self, usage: Usage) -> None: ...
 
     def finished(self) -> None: ...
 

@@ -18,10 +18,29 @@ SUBSET_HINT = "x-gateway-destination-endpoint-subset"
 LB_NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 
+DESTINATION_SCORES = "x-gateway-destination-endpoint-scores"
+"""`envoy.lb` metadata key: a struct of `ip:port` to score, with `--emit-endpoint-scores`."""
+
 DROP_REASON = "x-llm-d-request-dropped-reason"
 """Header of a refusal: why the request was not routed."""
 
 REQUEST_ID = "x-request-id"
+
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+"""Name of the request's InferenceObjective. Of two names here and below the first one counts."""
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+"""The name under which the engine knows the model."""
+SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+
+GATEWAY_HEADERS = (*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE, *SLO_TTFT_MS, *SLO_TPOT_MS)
+"""What a gateway may tell the picker about a request: read, and removed before the engine."""
+
+CONFORMANCE_SELECTION = "test-epp-endpoint-selection"
+"""Request header, `ip` or `ip:port`, comma separated: who may serve; only with `--conformance`."""
+CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
+"""Response header with the endpoint that served; only with `--conformance`."""
 
 DECISION_ID = "x-epp-decision-id"
 """Request header, picker to sidecar: names this decision in the sidecar's `done` reports."""
@@ -48,8 +67,8 @@ ROUTING_HEADERS = (
     "x-epp-leg",
     *PICKER_HEADERS,
     DROP_REASON,
-    "test-epp-endpoint-selection",
-    "x-conformance-test-served-endpoint",
+    CONFORMANCE_SELECTION,
+    CONFORMANCE_SERVED,
 )
 """Headers that steer a request inside the pool. A client's own copies are always removed."""
 

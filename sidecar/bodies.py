@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from .transfer.spans import Body
+from epp.bodies.spans import Body
 
 
 class Api(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from .http.observe import Unknown, Usage
+from epp.bodies.usage import Unknown, Usage
 
 
 class Outcome(Enum):

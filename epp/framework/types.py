@@ -105,6 +105,16 @@ NO_MATCH = Match()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """LoRA adapters of an engine, as it reports them."""
+
+    running: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+    most: int = 0
+    """Adapters that fit at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What an endpoint has to do, as known at this instant.
 
@@ -122,6 +132,8 @@ class Load:
     """KV blocks that the engine has, in engine blocks."""
     block_tokens: int = 16
     """Tokens in one engine block."""
+    lora: Lora | None = None
+    """None where the engine says nothing of adapters, which is no fault (B03)."""
     age_s: float | None = None
     """Age of the report behind the fields above; None when there is none."""
     reserved_requests: int = 0
@@ -171,6 +183,14 @@ class Request:
     """Name of the parser that understood it, `passthrough` when none did."""
     path: str
     model: str = ""
+    """The client's word."""
+    target_model: str = ""
+    """What the engine is asked for; differs from `model` where a name was rewritten."""
+    fairness_id: str = "default-flow"
+    objective: str = ""
+    """Name of an InferenceObjective, as the gateway said."""
+    priority: int = 0
+    """Of the objective; below 0 may be shed."""
     prompt_tokens: int = 0
     """Exact when `exact`, else estimated from bytes."""
     output_tokens: int = 0

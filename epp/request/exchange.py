@@ -5,10 +5,11 @@ A stream turns Envoy's messages into one `Arrival`, hands it to the director onc
 that is told to the route's `Progress`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from epp.bodies.usage import Usage
 from epp.errors import Refusal
 
 
@@ -41,11 +42,17 @@ class Progress(Protocol):
     `finished` and `reset` come at most once, and nothing comes after either of them.
     """
 
-    def response_headers(self, status: int, served: str | None) -> None:
-        """The answer began. `served`: the endpoint that truly answered, if the gateway said so."""
+    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+        """The answer began. `served`: the endpoint that truly answered, if the gateway said so.
 
-    def first_body(self) -> None:
-        """The first byte of the answer's body passed through us."""
+        Gives headers to set in the answer, under the rules of `Route.set_headers`.
+        """
+
+    def body(self, size: int) -> None:
+        """A piece of the answer's body passed through us. Only where bodies do at all."""
+
+    def usage(self, usage: Usage) -> None:
+        """What the answer's body says it cost. At most once, right before `finished`."""
 
     def finished(self) -> None:
         """The end of the answer was seen on the stream."""
@@ -68,6 +75,21 @@ class Route:
     """More headers to remove, besides `protocol.ROUTING_HEADERS` which always are."""
     body: bytes | None = None
     """A changed body, or None: the client's own bytes pass untouched."""
+    scores: tuple[tuple[str, float], ...] = ()
+    """`ip:port` and total score of every candidate that was scored, where the gateway wants them
+    in the dynamic metadata."""
+    model: "ModelName | None" = None
+    """The model's name in the answer, where it has to be put back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model that the client calls by another name than the engine does."""
+
+    asked: str
+    """The client's word."""
+    served: str
+    """The engine's."""
 
 
 Outcome = Route | Refusal

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from epp.bodies.usage import Usage
 from epp.framework import Request
 
 from .neighbours import Observer, Pool
@@ -42,22 +43,26 @@ class Flight:
         self._first = False
         self._over = False
 
-    def response_headers(self, status: int, served: str | None) -> None:
+    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
         if self._headers or self._over:
-            return
+            return ()
         self._headers = True
         if self._charged:
             self._pool.response_headers(self._request.id, status, self._clock())
         as_told = served is None or served == self._address
         for observer in self._observers:
             observer.answered(self._request, status, as_told=as_told)
+        return ()
 
-    def first_body(self) -> None:
-        if self._first or self._over:
+    def body(self, size: int) -> None:
+        if self._first or self._over or not size:
             return
         self._first = True
         if self._charged:
             self._pool.first_byte(self._request.id, self._clock())
+
+    def usage(self, usage: Usage) -> None:
+        """Nobody asks yet."""
 
     def finished(self) -> None:
         if self._over:

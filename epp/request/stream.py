@@ -85,7 +85,6 @@ class Stream:
     _progress: Progress | None = field(default=None, init=False)
     """Who is to be told, until they have been told the end."""
     _response_seen: bool = field(default=False, init=False)
-    _first_byte_seen: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._body = BodyIntake(self.max_request_bytes, self.budget)
@@ -283,9 +282,8 @@ class Stream:
         return (Send(replies.CONTINUE_RESPONSE_HEADERS),)
 
     def _on_response_body(self, message: pb.HttpBody) -> Sequence[Action]:
-        if self._progress is not None and message.body and not self._first_byte_seen:
-            self._first_byte_seen = True
-            self._progress.first_body()
+        if self._progress is not None:
+            self._progress.body(len(message.body))
         if message.end_of_stream:
             self._finished()
         if self._response_mode != pb.FULL_DUPLEX_STREAMED:

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
+from epp.bodies.spans import Body
 from sidecar.bodies import Api
 from sidecar.transfer.params import PrefillAnswer
-from sidecar.transfer.spans import Body
 
 
 class Plan(Protocol):

@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
+from epp.bodies.usage import ResponseWatch, Unknown, Usage
 from epp.protocol import DECISION_ID, PREDICTED_CACHED_TOKENS
 from sidecar.proxy import Ended, Outcome
 
 from . import headers, refusals
-from .observe import ResponseWatch, Unknown, Usage
 from .refusals import Refused
 
 

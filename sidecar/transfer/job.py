@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
+from epp.bodies.spans import Body
 from sidecar.bodies import Api
 from sidecar.connectors import Plan
 from sidecar.http import headers
@@ -22,7 +23,6 @@ from sidecar.http.upload import Content
 from sidecar.proxy import Limits
 from sidecar.upstream import BodyGuard, Call, Upstream, whole
 
-from .spans import Body
 from .steps import Fault
 from .targets import Target
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
+from epp.bodies.spans import Body, NotAnObjectError
 from epp.errors import BadRequest, EppError
 
 from .redaction import NAME, JsonFilter, may_name
-from .spans import Body, NotAnObjectError
 
 IN_REQUESTS = frozenset({"vllm_xargs", "extra_args", "extra_body", "sampling_params"})
 """Objects in a request that may hold the parameters one level down."""

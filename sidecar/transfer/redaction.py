@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from .spans import INNER
+from epp.bodies.spans import INNER
 
 NAME = "kv_transfer_params"
 MAX_HELD = 1024

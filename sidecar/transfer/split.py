@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web
 
+from epp.bodies.spans import Body, NotAnObjectError
 from epp.protocol import PREFILLER
 from sidecar import bodies
 from sidecar.handoff import Handoff
@@ -26,7 +27,6 @@ from .door import Door
 from .handover import Handover
 from .job import Job, Tools
 from .metrics import HandoffMetrics
-from .spans import Body, NotAnObjectError
 from .steps import HandoffPolicy
 from .targets import Target
 

@@ -38,7 +38,7 @@ async def decide_all(desk: Desk, made: list[bytes]) -> float:
         route = await desk.director.decide(post(body))
         assert isinstance(route, Route)
         route.progress.response_headers(200, None)
-        route.progress.first_body()
+        route.progress.body(1)
         route.progress.finished()
     return time.process_time() - begin
 

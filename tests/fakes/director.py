@@ -1,8 +1,9 @@
 """A director whose decisions the test writes, and a progress that remembers what it was told."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from epp.bodies.usage import Usage
 from epp.errors import Refusal
 from epp.request.exchange import Arrival, Outcome, Route
 
@@ -13,11 +14,19 @@ class RecordingProgress:
 
     events: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 
-    def response_headers(self, status: int, served: str | None) -> None:
-        self.events.append(("headers", status, served))
+    answer_headers: tuple[tuple[str, str], ...] = ()
+    """What it asks to be set in the answer."""
 
-    def first_body(self) -> None:
-        self.events.append(("first_body",))
+    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+        self.events.append(("headers", status, served))
+        return self.answer_headers
+
+    def body(self, size: int) -> None:
+        if size:
+            self.events.append(("body", size))
+
+    def usage(self, usage: Usage) -> None:
+        self.events.append(("usage", usage))
 
     def finished(self) -> None:
         self.events.append(("finished",))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.spans import Body
 from sidecar.bodies import Api, splittable
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.handoff import Handoff
 from sidecar.transfer.answers import answer_filter
 from sidecar.transfer.params import UsedTwiceError, cleaned, read_answer
 from sidecar.transfer.redaction import NAME
-from sidecar.transfer.spans import Body
 from sidecar.transfer.steps import (
     AbortDecode,
     Arrived,

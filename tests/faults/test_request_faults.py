@@ -170,7 +170,7 @@ async def test_B23_a_request_routed_by_load_teaches_the_index() -> None:
         first = await desk.route(ask(tokens))
         assert desk.witness.last.chosen[0].match.tokens == 0
         first.progress.response_headers(200, None)
-        first.progress.first_body()
+        first.progress.body(1)
         first.progress.finished()
         for _ in range(10):
             route = await desk.route(ask(tokens))
@@ -187,7 +187,7 @@ async def test_A25_an_end_seen_twice_is_one_end() -> None:
             progress = (await desk.route(ask())).progress
             steps: list[Any] = [
                 progress.finished,
-                progress.first_body,
+                lambda p=progress: p.body(1),
                 lambda p=progress: p.reset(answered=True),
                 lambda p=progress: p.reset(answered=False),
                 lambda p=progress: p.response_headers(200, None),

@@ -9,7 +9,7 @@ import time
 import aiohttp
 import pytest
 
-from sidecar.http.observe import Unknown, Usage
+from epp.bodies.usage import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
 from tests.fakes.relays import relay_to
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar

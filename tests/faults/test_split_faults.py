@@ -48,7 +48,7 @@ async def test_B15_a_prefill_pod_is_busy_for_its_prefill_and_a_decode_pod_for_th
             desk.now = 1000.0 + half_seconds / 2
             if half_seconds == 2:
                 progress.response_headers(200, None)
-                progress.first_body()
+                progress.body(1)
             if half_seconds == 62:
                 progress.finished()
             desk.pool.tick(desk.now)

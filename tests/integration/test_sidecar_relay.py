@@ -13,8 +13,8 @@ from contextlib import ExitStack
 import aiohttp
 import pytest
 
+from epp.bodies.usage import Unknown, Usage
 from epp.protocol import ROUTING_HEADERS
-from sidecar.http.observe import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
 from sidecar.transfer.legs import LEG_HEADER
 from tests.fakes.relays import relay_for, relay_to

@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epp.bodies.spans import Body, NotAnObjectError
 from sidecar.bodies import DROPPED, ONE_TOKEN
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, answer_filter
 from sidecar.transfer.params import IN_REQUESTS, Unreadable, cleaned
 from sidecar.transfer.redaction import IN_ANSWERS, NAME, JsonFilter
-from sidecar.transfer.spans import Body, NotAnObjectError
 
 NAMES = st.sampled_from([NAME, "a", "max_tokens", "logprobs", "n", *IN_REQUESTS, *IN_ANSWERS])
 SPACE = st.sampled_from(["", "", " ", "\n\t", "\r\n  "])

@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.http.observe import ResponseWatch, Unknown, Usage
+from epp.bodies.usage import ResponseWatch, Unknown, Usage
 
 USAGE = {
     "prompt_tokens": 100,

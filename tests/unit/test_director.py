@@ -200,12 +200,12 @@ async def test_each_thing_is_told_to_the_pool_once(monkeypatch: pytest.MonkeyPat
         for _ in range(2):
             progress.response_headers(200, None)
         for _ in range(2):
-            progress.first_body()
+            progress.body(1)
         for _ in range(2):
             progress.finished()
         progress.reset(answered=True)
         progress.response_headers(200, None)
-        progress.first_body()
+        progress.body(1)
         assert told == ["response_headers", "first_byte", "finished"]
         assert desk.witness.answers == [(200, True)]
 
@@ -227,7 +227,7 @@ async def test_every_end_releases_the_load() -> None:
             assert desk.reserved() == 1
             if end == "finished":
                 progress.response_headers(200, None)
-                progress.first_body()
+                progress.body(1)
                 progress.finished()
             else:
                 progress.reset(answered=False)

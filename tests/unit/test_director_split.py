@@ -203,6 +203,6 @@ async def test_ends_of_a_split_request_leave_no_load_anywhere() -> None:
             else:
                 progress.response_headers(200, None)
                 assert desk.reserved() == 1
-                progress.first_body()
+                progress.body(1)
                 progress.finished()
             assert desk.reserved() == 0

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from epp.bodies.spans import Body, NotAnObjectError
 from sidecar.bodies import Api, api_of, splittable, streams
 from sidecar.connectors import Plan
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.redaction import NAME
-from sidecar.transfer.spans import Body, NotAnObjectError
 
 PLAN: Plan = NixlV2()
 

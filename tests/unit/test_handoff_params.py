@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.spans import Body
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, Filter, Untouched, answer_filter
 from sidecar.transfer.params import Unreadable, cleaned, leg_error, points_at_itself, read_answer
 from sidecar.transfer.redaction import MAX_HELD, NAME, JsonFilter
-from sidecar.transfer.spans import Body
 from tests.fakes.handoffs import recorded, rows
 
 GOOD = {

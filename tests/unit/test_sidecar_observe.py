@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.http.observe import MAX_COUNT, ResponseWatch, Unknown, Usage
+from epp.bodies.usage import MAX_COUNT, ResponseWatch, Unknown, Usage
 
 USAGE = {
     "prompt_tokens": 100,

@@ -28,7 +28,12 @@ def test_each_piece_of_an_answer_is_passed_on_at_once() -> None:
         replies = envoy.sent(stream.receive(envoy.response_body(data, end=end)))
         (piece,) = envoy.streamed(replies, "response_body")
         assert (piece.body, piece.end_of_stream) == (data, end)
-    assert progress.events == [("headers", 200, None), ("first_body",), ("finished",)]
+    assert progress.events == [
+        ("headers", 200, None),
+        ("body", 9),
+        ("body", 10),
+        ("finished",),
+    ]
 
 
 def test_a_piece_of_an_answer_is_only_cut_above_the_limit() -> None:
