@@ -1,6 +1,17 @@
 """The contract between the picker and its plugins. Plugins import only this."""
 
-from .plugins import Scorer
+from .candidates import COLUMNS, Candidates, Column, Mask
+from .plugins import (
+    PRODUCED,
+    Chance,
+    Decider,
+    Filter,
+    Handler,
+    Marker,
+    Picker,
+    Scorer,
+    Watcher,
+)
 from .types import (
     NO_MATCH,
     Decision,
@@ -16,17 +27,29 @@ from .types import (
     Rung,
     ScoreRow,
     Source,
+    Speeds,
 )
 
 __all__ = [
+    "COLUMNS",
     "NO_MATCH",
+    "PRODUCED",
+    "Candidates",
+    "Chance",
+    "Column",
+    "Decider",
     "Decision",
     "Endpoint",
     "EndpointId",
+    "Filter",
+    "Handler",
     "Incarnation",
     "Load",
     "Lora",
+    "Marker",
+    "Mask",
     "Match",
+    "Picker",
     "PoolId",
     "Request",
     "Role",
@@ -34,4 +57,6 @@ __all__ = [
     "ScoreRow",
     "Scorer",
     "Source",
+    "Speeds",
+    "Watcher",
 ]

@@ -1,17 +1,86 @@
-"""Interfaces that plugins implement."""
+"""Interfaces that plugins implement. A plugin imports nothing of us but `epp.framework`.
 
-from collections.abc import Sequence
-from typing import Protocol
+The constructor is the parameter schema: keyword-only, with types and defaults; the YAML may spell a
+name as `maxValue` or `max_value`. A value out of range is a `ValueError` that says what is allowed.
 
-from .types import Endpoint, Request
+All calls are synchronous, on the request path, on one event loop: a plugin must not await, block
+or do I/O. The clock comes with the request (`Request.at`), chance as an argument. Candidates come
+in an arbitrary order that no result may depend on.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
+
+from .candidates import Candidates
+from .types import Decision, Endpoint, EndpointId, Request
+
+
+class Chance(Protocol):
+    """A random source, such as `random.Random`."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
 
 
 class Scorer(Protocol):
     """Rate every candidate between 0 (avoid) and 1 (prefer), in the order given.
 
-    `score` runs on the request path: it must not await, block, or keep state. Every number is
-    finite. An endpoint whose measure is unknown gets 0, so that it is never best by ignorance.
-    The constructor is the parameter schema: keyword-only, `ValueError` for a value out of range.
+    Every number is finite. An endpoint whose measure is unknown gets 0, so that it is never best by
+    ignorance.
     """
 
-    def score(self, request: Request, endpoints: Sequence[Endpoint], /) -> Sequence[float]: ...
+    def score(self, request: Request, candidates: Candidates, /) -> Sequence[float]: ...
+
+
+class Filter(Protocol):
+    """Say of every candidate whether it stays, in the order given."""
+
+    def keep(self, request: Request, candidates: Candidates, /) -> Sequence[bool]: ...
+
+
+class Picker(Protocol):
+    """Choose among rated candidates."""
+
+    def pick(self, totals: Sequence[float], chance: Chance, /) -> Sequence[int]:
+        """Rows of the chosen, best first, none twice; at least one. `totals` are finite."""
+
+
+class Decider(Protocol):
+    """Say whether a part of a request should run on an endpoint of its own."""
+
+    def decide(self, request: Request, destination: Endpoint, /) -> str:
+        """`split`, or why not: a short stable word, such as `below-threshold`."""
+
+
+class Handler(Protocol):
+    """Which profiles a request runs through."""
+
+    def profiles(self, request: Request, names: Collection[str], /) -> Sequence[str]:
+        """Names of profiles in the order to run; the first chooses the destination."""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """What a plugin may implement besides, to learn what became of its advice.
+
+    Its state must be bounded. Calls never raise to the request: a failure is counted and logged.
+    """
+
+    def chosen(self, request: Request, decision: Decision, /) -> None:
+        """This is where the request goes."""
+
+    def removed(self, endpoints: Collection[EndpointId], /) -> None:
+        """These left the pool."""
+
+
+@runtime_checkable
+class Marker(Protocol):
+    """What a plugin may implement besides, to set headers in the client's answer."""
+
+    def marks(self, request: Request, served: Endpoint, /) -> Sequence[tuple[str, str]]:
+        """Header names and values, printable ASCII. `served` is who truly answered."""
+
+
+PRODUCED = frozenset({"tokens", "prefix-match", "inflight-load", "engine-metrics", "session-id"})
+"""What data a plugin may declare to consume, in a class attribute `consumes`: a frozenset. A
+producer in the configuration feeds it, or the default one does, and `epp check` tells which."""

@@ -158,6 +158,24 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast an engine works, as observed; the defaults are safe priors for one 8B model on one
+    current GPU, and matter only relative to each other until something was observed."""
+
+    prefill_tokens_per_s: float = 8000.0
+    decode_s_per_token: float = 0.02
+    """Time of one step with one running answer."""
+    decode_s_per_block: float = 2e-6
+    """What each KV block in use adds to a step: attention reads all of them."""
+    load_tokens_per_s: float = 200_000.0
+    """KV that comes back from a slower tier of the same pod."""
+    pull_tokens_per_s: float = 100_000.0
+    """KV that comes from another pod."""
+    pull_s: float = 0.01
+    """What a handoff costs however short the prompt is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One candidate as the state path saw it when the request arrived."""
 
@@ -171,6 +189,7 @@ class Endpoint:
     """Whether somebody stands before its engine who can hand a prompt over to another endpoint."""
     load: Load = Load()
     match: Match = NO_MATCH
+    speeds: Speeds = Speeds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +224,13 @@ class Request:
     """False when we route by load alone: no prompt, or a body that no parser knows."""
     whole: str = "api"
     """Why one engine must compute all of it, as a stable word; empty where two may share it."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """As the gateway received them, lower-case names. A plugin must not log or keep their values
+    beyond what it exists for."""
+    at: float = 0.0
+    """When it arrived, on the picker's monotonic clock, seconds."""
+    peer: "Endpoint | None" = None
+    """The destination, where a profile chooses who works for it; else None."""
 
     @property
     def blocks(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from epp.errors import EppError
-from epp.framework import Decision, Endpoint, Request, Rung, Scorer, ScoreRow, Source
+from epp.framework import Candidates, Decision, Endpoint, Request, Rung, Scorer, ScoreRow, Source
 
 from . import pickers
 from .pickers import Chance
@@ -107,17 +107,18 @@ def _rate(
     request: Request, candidates: Sequence[Endpoint], profile: Profile
 ) -> tuple[dict[str, list[float]], list[str]]:
     """A clean column of scores per scorer, and the scorers that had to be cleaned."""
+    rated = Candidates.of(candidates)
     columns: dict[str, list[float]] = {}
     clamped: list[str] = []
     for weighted in profile.scorers:
-        raw = weighted.scorer.score(request, candidates)
+        raw = weighted.scorer.score(request, rated)
         if len(raw) != len(candidates):
             raise ScoringError(
                 f"{weighted.name} rated {len(raw)} of {len(candidates)} candidates; "
                 "mend the plugin or take it out of the profile"
             )
         if all(0.0 <= score <= 1.0 for score in raw):
-            columns[weighted.name] = list(raw)
+            columns[weighted.name] = [float(score) for score in raw]
         else:
             columns[weighted.name] = [_clamp(score) for score in raw]
             clamped.append(weighted.name)
