@@ -10,7 +10,8 @@ import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from epp.config.endpoints_file import MAX_BYTES, Entries, parse_entries
+from epp.config.endpoints_file import Entries, parse_entries
+from epp.config.located import MAX_BYTES
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member

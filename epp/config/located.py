@@ -1,0 +1,162 @@
+"""A YAML or JSON text as a plain value that knows where each of its parts stands. Pure.
+
+Every fault of what users write becomes one `ConfigError` with `file:line:column`, the value and
+what to do; all faults of a file are told at once, the first says where.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from epp.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+_MAX_PARTS = 200_000
+_MAX_DEPTH = 32
+_MAX_TOLD = 5
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Location = tuple[int | str, ...]
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Located:
+    """The value of a text, and the place of each part of it."""
+
+    def __init__(self, where: str, root: yaml.Node) -> None:
+        self.where = where
+        self._places: dict[Location, yaml.Mark] = {}
+        self._parts = 0
+        self._scalars = yaml.constructor.SafeConstructor()
+        self.value = self._build(root, ())
+
+    def at(self, path: Location) -> str:
+        """`file:line:column` of the nearest part that exists."""
+        while path not in self._places and path:
+            path = path[:-1]
+        mark = self._places[path]
+        return f"{self.where}:{mark.line + 1}:{mark.column + 1}"
+
+    def fault(self, path: Location, what: str) -> ConfigError:
+        return ConfigError(self.at(path), what)
+
+    def _build(self, node: yaml.Node, path: Location) -> Any:
+        self._places.setdefault(path, node.start_mark)
+        self._parts += 1
+        if self._parts > _MAX_PARTS or len(path) > _MAX_DEPTH:  # also where aliases multiply
+            raise self.fault(path, "is nested too deeply, or has too many parts")
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build(item, (*path, number)) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._members(node, path))
+        try:
+            return self._scalars.construct_document(node)
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            raise self.fault(path, f"cannot be read as a value: {error}") from error
+
+    def _members(self, node: yaml.MappingNode, path: Location) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            if key in seen:
+                mark = key_node.start_mark
+                place = f"{self.where}:{mark.line + 1}:{mark.column + 1}"
+                raise ConfigError(place, f"{key!r} stands here a second time")
+            seen.add(key)
+            self._places[*path, key] = key_node.start_mark
+            yield key, self._build(value_node, (*path, key))
+
+
+def read(text: bytes, where: str, *, empty: str = "is empty") -> Located:
+    """Read a text; `where` names it in errors, `empty` says what is wrong with nothing at all.
+
+    Raises ConfigError.
+    """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(where, f"is larger than {MAX_BYTES} bytes")
+    root = _compose(text, where)
+    if root is None:
+        raise ConfigError(f"{where}:1:1", empty)
+    return Located(where, root)
+
+
+def checked(model: type[_M], located: Located) -> _M:
+    """The value as `model`. Raises ConfigError with every fault in it."""
+    try:
+        return model.model_validate(located.value)
+    except ValidationError as error:
+        raise _all_faults(error, model, located) from error
+
+
+def _compose(text: bytes, where: str) -> yaml.Node | None:
+    try:
+        loader = _Loader(text)
+        try:
+            return cast("yaml.Node | None", loader.get_single_node())
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise ConfigError(place, f"is neither YAML nor JSON: {error.problem}") from error
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise ConfigError(where, f"is neither YAML nor JSON: {type(error).__name__}") from error
+
+
+def _all_faults(error: ValidationError, model: type[BaseModel], located: Located) -> ConfigError:
+    found = [(located.at(fault["loc"]), _sentence(fault, model)) for fault in error.errors()]
+    more = "".join(f"\n{place} {what}" for place, what in found[1:_MAX_TOLD])
+    if len(found) > _MAX_TOLD:
+        more += f"\nand {len(found) - _MAX_TOLD} more"
+    return ConfigError(found[0][0], found[0][1] + more)
+
+
+def _sentence(fault: Any, model: type[BaseModel]) -> str:
+    path: Location = fault["loc"]
+    name = str(path[-1]) if path else "the file"
+    match fault["type"]:
+        case "extra_forbidden":
+            return unknown("field", name, _known_names(model, path[:-1]))
+        case "missing":
+            return f"{name!r} is missing"
+        case _:
+            message = str(fault["msg"]).removeprefix("Value error, ")
+            message = f"{name!r}: {message[:1].lower()}{message[1:]}"
+            value = fault["input"]
+            plain = isinstance(value, (str, int, float, bool)) and len(str(value)) <= 64
+            return f"{message}, got {value!r}" if plain else message
+
+
+def unknown(what: str, name: str, known: Mapping[str, object] | list[str]) -> str:
+    """A sentence for a name that nobody knows, with the nearest one that somebody does."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+def _known_names(model: type[BaseModel], path: Location) -> list[str]:
+    """Fields of the model that stands at `path`, as users spell them."""
+    kind: Any = model
+    for part in path:
+        if isinstance(part, str):
+            fields = _model_in(kind).model_fields
+            named = [f for n, f in fields.items() if part in {n, f.alias}]
+            kind = named[0].annotation if named else kind
+    return [field.alias or name for name, field in _model_in(kind).model_fields.items()]
+
+
+def _model_in(kind: Any) -> type[BaseModel]:
+    """The model inside of an annotation such as `list[Model] | None`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    for part in get_args(kind):
+        if getattr(part, "__origin__", None) is not Literal and (part is not kind):
+            try:
+                return _model_in(part)
+            except LookupError:
+                continue
+    raise LookupError(kind)
