@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")  # noqa: RUF001 - both signs for micro
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(Ki|Mi|Gi|Ti|k|M|G|T)?B?")
 _FACTORS = {
@@ -30,7 +30,7 @@ def seconds(value: object) -> object:
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise ValueError("expected a duration such as 30s, 50ms or 1m30s") from None
-        units = ((part, unit.replace("µ", "u").replace("μ", "u")) for part, unit in parts)  # noqa: RUF001 - as above
+        units = ((part, unit.replace("µ", "u").replace("μ", "u")) for part, unit in parts)
         return math.fsum(float(part) * _SECONDS[unit] for part, unit in units)
     if not math.isfinite(number):
         raise ValueError("expected a duration such as 30s, 50ms or 1m30s")
