@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.errors import BadRequest, Refusal
+from epp.errors import BadRequest, Refusal, TooSlow
 
 from . import replies
 from .actions import Abort, Action, Code, Decide, Finish, Send
@@ -115,6 +115,15 @@ class Stream:
         """The actions of `decided` are out: the body in them takes no more memory."""
         if self._phase is _Phase.ROUTED:
             self._body.release()
+
+    @property
+    def collecting(self) -> bool:
+        """Whether we wait for the request's body before anything is decided."""
+        return self._phase is _Phase.COLLECTING
+
+    def stalled(self) -> Sequence[Action]:
+        """The body that is being collected comes too slowly to be waited for (G13)."""
+        return self._refuse(TooSlow("the request body did not arrive in time"))
 
     def half_closed(self) -> Sequence[Action]:
         """Envoy will send nothing more but still listens. Real Envoys reset instead."""
