@@ -163,12 +163,16 @@ def sidecar(
 
 def _add_serve() -> None:
     """Register `serve` with one flag for each field of its settings."""
+    from pydantic import BeforeValidator
+
     from epp.config.serve import ServeSettings
 
     parameters = []
     for name, field in ServeSettings.model_fields.items():
         flag = "--" + name.replace("_", "-").removesuffix("-s")
         kind: Any = field.annotation
+        if any(isinstance(part, BeforeValidator) for part in field.metadata):
+            kind = str | None  # 30s, 10MiB, a,b
         if bool in (kind, *get_args(kind)):
             flag = f"{flag}/--no-{flag[2:]}"
         required = field.is_required()
@@ -181,12 +185,17 @@ def _add_serve() -> None:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if required else field.default,
+                default=inspect.Parameter.empty if required else _shown(field.default),
                 annotation=Annotated[kind, option],
             )
         )
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect is told
     app.command("serve")(serve)  # once more replaces it
+
+
+def _shown(default: object) -> object:
+    """An empty list of names is no default that anybody types."""
+    return None if default == () else default
 
 
 def _allow_open_files() -> None:

@@ -50,9 +50,14 @@ class LocalError(EppError):
 
 
 class Refusal(EppError):
-    """A request that we answer ourselves. The message goes to the client: it never quotes input."""
+    """A request that we answer ourselves. The message goes to the client: it never quotes input.
+
+    `code` comes before the message, as in the reference picker's answers, so that clients which
+    look for its words find them.
+    """
 
     reason = "refused"
+    code: ClassVar[str] = "Internal"
     kind: ClassVar[str] = "invalid_request_error"
     """`error.type` of the OpenAI-shaped body."""
 
@@ -60,11 +65,46 @@ class Refusal(EppError):
 class BadRequest(Refusal):
     reason = "bad-request"
     status = 400
+    code = "BadRequest"
+
+
+class ModelNotFound(Refusal):
+    """The pool is known to serve other models only. `reason` is the word that clients test for."""
+
+    reason = "model_not_found"
+    status = 404
+    code = "NotFound"
+
+
+class TooSlow(Refusal):
+    """The client stopped sending its body. The reference knows no such code, nor the next two."""
+
+    reason = "request-timeout"
+    status = 408
+    code = "RequestTimeout"
 
 
 class TooLarge(Refusal):
     reason = "too-large"
     status = 413
+    code = "PayloadTooLarge"
+
+
+class UnsupportedMedia(Refusal):
+    """A body in an encoding that we do not read, for an API that has to be read."""
+
+    reason = "unsupported-media"
+    status = 415
+    code = "UnsupportedMediaType"
+
+
+class Saturated(Refusal):
+    """There is too much to do just now; the same request may succeed a little later."""
+
+    reason = "rejected-saturated"
+    status = 429
+    code = "ResourceExhausted"
+    kind = "rate_limit_error"
 
 
 class NoEndpoint(Refusal):
@@ -72,10 +112,12 @@ class NoEndpoint(Refusal):
 
     reason = "rejected-no-endpoints"
     status = 503
+    code = "ServiceUnavailable"
     kind = "service_unavailable"
 
 
 class ShuttingDown(Refusal):
     reason = "rejected-shutting-down"
     status = 503
+    code = "ServiceUnavailable"
     kind = "service_unavailable"

@@ -17,7 +17,9 @@ from epp.request.transport import grpc as transport
 class Unwatched:
     """Progress that nobody is interested in."""
 
-    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+    def response_headers(
+        self, status: int, served: str | None, *, streaming: bool = False
+    ) -> Sequence[tuple[str, str]]:
         return ()
 
     def body(self, size: int) -> None: ...

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from epp.errors import ConfigError
 
 from .token import read_token
+from .values import Bytes, Listed, Seconds
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random"]
@@ -23,6 +24,16 @@ class ServeSettings(BaseModel):
     pool_name: str = Field(
         "default", pattern=r"^[A-Za-z0-9._/-]{1,253}$", description="Name of the served pool."
     )
+    pool_namespace: str = Field(
+        "default",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="Namespace of the pool, for logs.",
+    )
+    pool_group: str = Field(
+        "inference.networking.k8s.io",
+        pattern=r"^[a-z0-9.-]{1,253}$",
+        description="API group of the pool, for logs.",
+    )
     endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
     grpc_port: Port = Field(9002, description="ext_proc.")
@@ -34,6 +45,25 @@ class ServeSettings(BaseModel):
     cert_path: Path | None = Field(
         None, description="Directory with tls.crt and tls.key; default: a self-signed certificate."
     )
+    enable_cert_reload: bool = Field(
+        False, description="Read the certificate again when its files change."
+    )
+    tls_min_version: str | None = Field(None, description="Oldest TLS version: VersionTLS12.")
+    tls_cipher_suites: Listed = Field(
+        (), description="Cipher suites of TLS 1.2 by their IANA names, separated by commas."
+    )
+    grpc_max_recv_msg_size: Bytes | None = Field(
+        None, gt=0, description="Largest message from the gateway, such as 10MiB; default: 4MiB."
+    )
+    grpc_max_send_msg_size: Bytes | None = Field(
+        None, gt=0, description="Largest message to the gateway; default: no limit."
+    )
+    health_checking: bool = Field(
+        False, description="Answer health checks on the ext_proc port too."
+    )
+    enable_grpc_stream_metrics: bool = Field(
+        False, description="Metrics of each ext_proc stream's messages and duration."
+    )
     store: Literal["memory", "redis"] = Field(
         "memory", description="memory: sidecars stream to us, one replica only. redis: shared."
     )
@@ -43,17 +73,37 @@ class ServeSettings(BaseModel):
     state_token_file: Path | None = Field(
         None, description="File with the token that sidecars must show; required off loopback."
     )
-    decision_deadline_s: float = Field(
+    decision_deadline_s: Seconds = Field(
         0.2, gt=0, le=10, description="Time for one decision; then load alone decides."
     )
-    max_request_bytes: int = Field(
+    max_request_bytes: Bytes = Field(
         10 * 2**20, gt=0, description="Largest request body; a larger one gets 413."
     )
-    max_total_bytes: int = Field(
+    max_total_bytes: Bytes = Field(
         512 * 2**20, gt=0, description="Bytes of request bodies held at once by this replica."
     )
     max_endpoints: int = Field(
         1, ge=1, le=16, description="Length of the fallback list in the destination header."
+    )
+    emit_endpoint_scores: bool = Field(
+        False, description="Tell the gateway the score of every candidate, as dynamic metadata."
+    )
+    disable_endpoint_subset_filter: bool = Field(
+        False, description="Choose among all endpoints, whatever subset the gateway names."
+    )
+    known_models: Listed = Field(
+        (),
+        description="Model names that are served, separated by commas; others get 404. "
+        "Default: any name is passed on.",
+    )
+    refresh_metrics_interval_s: Seconds = Field(
+        0.25, ge=0.05, le=60, description="Time between two scrapes of an engine's metrics."
+    )
+    metrics_staleness_threshold_s: Seconds = Field(
+        2.0, gt=0, le=3600, description="Age at which an engine's load report says nothing."
+    )
+    conformance: bool = Field(
+        False, description="Let test headers choose endpoints; for conformance tests only."
     )
     mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
     tokenizer: Literal["engine", "estimate"] = Field(
@@ -73,7 +123,7 @@ class ServeSettings(BaseModel):
     prefill_candidates: int = Field(
         2, ge=1, le=4, description="Prefill endpoints named in x-prefiller-host-port, best first."
     )
-    drain_timeout_s: float = Field(
+    drain_timeout_s: Seconds = Field(
         30.0, ge=0, description="How long live streams may go on after SIGTERM."
     )
     log_level: LogLevel = Field("info", description="Log level.")

@@ -26,6 +26,8 @@ class Arrival:
     """The request has a body, but the gateway keeps it to itself (request body mode NONE)."""
     subset: tuple[str, ...] | None = None
     """Endpoints the gateway allows (`ip:port` or `ip`); None: all, empty: nobody."""
+    answer_shown: bool = False
+    """The gateway will show us the answer's body."""
 
     @property
     def path(self) -> str:
@@ -42,8 +44,11 @@ class Progress(Protocol):
     `finished` and `reset` come at most once, and nothing comes after either of them.
     """
 
-    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+    def response_headers(
+        self, status: int, served: str | None, *, streaming: bool = False
+    ) -> Sequence[tuple[str, str]]:
         """The answer began. `served`: the endpoint that truly answered, if the gateway said so.
+        `streaming`: its body is a stream of events.
 
         Gives headers to set in the answer, under the rules of `Route.set_headers`.
         """

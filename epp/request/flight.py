@@ -43,7 +43,9 @@ class Flight:
         self._first = False
         self._over = False
 
-    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+    def response_headers(
+        self, status: int, served: str | None, *, streaming: bool = False
+    ) -> Sequence[tuple[str, str]]:
         if self._headers or self._over:
             return ()
         self._headers = True

@@ -23,28 +23,17 @@ from google.protobuf.message import DecodeError
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.errors import BadRequest, Refusal
+from epp.errors import BadRequest, Refusal, TooSlow
 
 from . import replies
 from .actions import Abort, Action, Code, Decide, Finish, Send
-from .exchange import Arrival, Outcome, Progress, Route
-from .intake import (
-    BodyIntake,
-    ByteBudget,
-    header_map,
-    response_status,
-    served_endpoint,
-    subset_hint,
-)
+from .answer import Answer
+from .exchange import Arrival, Outcome, Route
+from .intake import BodyIntake, ByteBudget, header_map, subset_hint
+from .modes import IN_THE_BODY, unserved
 
 MAX_REQUEST_BYTES = 10 * 2**20
 """Default limit of one request body."""
-
-_UNSUPPORTED_REQUEST_MODES = {
-    pb.STREAMED: "STREAMED",
-    pb.BUFFERED_PARTIAL: "BUFFERED_PARTIAL",
-    pb.GRPC: "GRPC",
-}
 
 
 class _Phase(Enum):
@@ -73,7 +62,6 @@ class Stream:
     max_request_bytes: int = MAX_REQUEST_BYTES
     _phase: _Phase = field(default=_Phase.OPEN, init=False)
     _request_mode: int = field(default=pb.NONE, init=False)
-    _response_mode: int = field(default=pb.NONE, init=False)
     _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
     _new_headers: tuple[tuple[str, str], ...] = field(default=(), init=False)
     _subset: tuple[str, ...] | None = field(default=None, init=False)
@@ -81,10 +69,10 @@ class Stream:
     _trailers: bool = field(default=False, init=False)
     _arrival: Arrival | None = field(default=None, init=False)
     """The request while its decision is out."""
+    _owed: int = field(default=0, init=False)
+    """Pieces of a streamed body that came before the decision, each to be answered after it."""
     _half_closed: bool = field(default=False, init=False)
-    _progress: Progress | None = field(default=None, init=False)
-    """Who is to be told, until they have been told the end."""
-    _response_seen: bool = field(default=False, init=False)
+    _answer: Answer = field(default_factory=Answer, init=False)
 
     def __post_init__(self) -> None:
         self._body = BodyIntake(self.max_request_bytes, self.budget)
@@ -98,9 +86,11 @@ class Stream:
         except DecodeError:
             return self._abort(Code.INVALID_ARGUMENT, "not a ProcessingRequest")
         if request.HasField("protocol_config"):
-            fault = self._configure(request.protocol_config)
+            fault = unserved(request.protocol_config)
             if fault:
                 return self._abort(Code.INVALID_ARGUMENT, fault)
+            self._request_mode = request.protocol_config.request_body_mode
+            self._answer.mode = request.protocol_config.response_body_mode
         return self._dispatch(request)
 
     def decided(self, outcome: Outcome) -> Sequence[Action]:
@@ -112,7 +102,7 @@ class Stream:
             return ()
         if isinstance(outcome, Refusal):
             return self._refuse(outcome)
-        self._progress = outcome.progress
+        self._answer.expect(outcome.progress, outcome.model)
         if not replies.settable(protocol.DESTINATION, outcome.destination):
             return self._abort(Code.UNAVAILABLE, "the decision names no usable destination")
         self._phase = _Phase.ROUTED
@@ -126,13 +116,22 @@ class Stream:
         if self._phase is _Phase.ROUTED:
             self._body.release()
 
+    @property
+    def collecting(self) -> bool:
+        """Whether we wait for the request's body before anything is decided."""
+        return self._phase is _Phase.COLLECTING
+
+    def stalled(self) -> Sequence[Action]:
+        """The body that is being collected comes too slowly to be waited for (G13)."""
+        return self._refuse(TooSlow("the request body did not arrive in time"))
+
     def half_closed(self) -> Sequence[Action]:
         """Envoy will send nothing more but still listens. Real Envoys reset instead."""
         self._half_closed = True
         if self._phase is _Phase.DECIDING:
             return ()
         if self._phase is _Phase.COLLECTING or (
-            self._phase is _Phase.OPEN and not self._response_seen
+            self._phase is _Phase.OPEN and not self._answer.seen
         ):
             return self._abort(Code.CANCELLED, "the stream ended before its request did")
         return (Finish(),)
@@ -142,33 +141,22 @@ class Stream:
         self._phase = _Phase.CLOSED
         self._body.release()
         self._arrival = None
-        progress, self._progress = self._progress, None
-        if progress is not None:
-            progress.reset(answered=self._response_seen)
+        self._answer.gone()
 
     # The request
-
-    def _configure(self, config: pb.ProtocolConfiguration) -> str | None:
-        """Remember the body modes, or say what is wrong with them."""
-        request, response = config.request_body_mode, config.response_body_mode
-        if request not in (pb.NONE, pb.BUFFERED, pb.FULL_DUPLEX_STREAMED):
-            name = _UNSUPPORTED_REQUEST_MODES.get(request, str(request))
-            return f"request_body_mode {name} is not supported: use FULL_DUPLEX_STREAMED"
-        if response == pb.GRPC or response not in pb.BodyMode.values():
-            return f"response_body_mode {response} is not supported: use FULL_DUPLEX_STREAMED"
-        self._request_mode, self._response_mode = request, response
-        return None
 
     def _dispatch(self, request: pb.ProcessingRequest) -> Sequence[Action]:
         actions: Sequence[Action] = ()
         match request.WhichOneof("request"):
             case "response_body":
-                actions = self._on_response_body(request.response_body)
+                self._answer_began()
+                actions = [Send(data) for data in self._answer.body(request.response_body)]
             case "response_headers":
-                actions = self._on_response_headers(request)
+                self._answer_began()
+                actions = (Send(self._answer.headers(request)),)
             case "response_trailers":
-                self._finished()
-                actions = (Send(replies.RESPONSE_TRAILERS),)
+                self._answer_began()
+                actions = [Send(data) for data in self._answer.trailers()]
             case "request_headers":
                 self._read_hint(request)
                 actions = self._on_request_headers(request.request_headers)
@@ -193,30 +181,46 @@ class Stream:
         if not headers.get(protocol.REQUEST_ID):
             headers[protocol.REQUEST_ID] = identity = self.new_id()
             self._new_headers = ((protocol.REQUEST_ID, identity),)
-        if headers.get(":method") == "CONNECT":
+        if not headers.get(":method") or not headers.get(":path"):
+            return self._refuse(BadRequest("the request has no method or no path"))
+        if headers[":method"] == "CONNECT":
             # A tunnel has no end to wait for, and none of the engines opens one.
             return self._refuse(BadRequest("CONNECT is not served here"))
-        if message.end_of_stream or self._request_mode == pb.NONE:
-            return self._decide(has_body=False, body_hidden=not message.end_of_stream)
+        if message.end_of_stream:
+            return self._decide()
+        if self._request_mode in (pb.NONE, pb.STREAMED):
+            return self._decide(body_hidden=True)
         refusal = self._body.declared(headers.get("content-length"))
         if refusal:
             return self._refuse(refusal)
-        if self._request_mode == pb.BUFFERED:
+        if self._request_mode in IN_THE_BODY:
             return (Send(replies.CONTINUE_REQUEST_HEADERS),)
         return ()
 
     def _on_request_body(self, message: pb.HttpBody) -> Sequence[Action]:
-        if self._phase is _Phase.OPEN:
-            return self._abort(Code.INVALID_ARGUMENT, "request_header_mode must be SEND")
-        if self._phase is not _Phase.COLLECTING:
-            # Some Envoys say the end twice; the second copy would double the body.
-            return ()
+        match self._phase:
+            case _Phase.OPEN:
+                return self._abort(Code.INVALID_ARGUMENT, "request_header_mode must be SEND")
+            case _Phase.COLLECTING:
+                return self._collect(message)
+            case _Phase.DECIDING if self._request_mode == pb.STREAMED:
+                self._owed += 1
+            case _Phase.ROUTED if self._request_mode == pb.STREAMED:
+                return (Send(replies.CONTINUE_REQUEST_BODY),)
+        # Some Envoys say the end twice; the second copy would double the body.
+        return ()
+
+    def _collect(self, message: pb.HttpBody) -> Sequence[Action]:
         refusal = self._body.add(message.body)
         if refusal:
             return self._refuse(refusal)
         # A buffered body comes whole, also when trailers follow it.
         if message.end_of_stream or self._request_mode == pb.BUFFERED:
             return self._decide(has_body=True)
+        if self._request_mode == pb.BUFFERED_PARTIAL:
+            # The beginning of a body that outgrew the gateway's buffer: the rest passes unseen.
+            self._body.release()
+            return self._decide(body_hidden=True)
         return ()
 
     def _on_request_trailers(self) -> Sequence[Action]:
@@ -233,7 +237,7 @@ class Stream:
                 return ()
         return self._abort(Code.INVALID_ARGUMENT, "request trailers before the request")
 
-    def _decide(self, *, has_body: bool, body_hidden: bool = False) -> Sequence[Action]:
+    def _decide(self, *, has_body: bool = False, body_hidden: bool = False) -> Sequence[Action]:
         self._phase = _Phase.DECIDING
         self._arrival = Arrival(
             headers=self._headers,
@@ -247,7 +251,8 @@ class Stream:
     def _route_replies(self, arrival: Arrival, route: Route) -> list[bytes]:
         """Header reply first, then the body in the form that the mode asks for."""
         changed = route.body if arrival.has_body else None
-        in_body = arrival.has_body and self._request_mode == pb.BUFFERED
+        shown = arrival.has_body or arrival.body_hidden
+        in_body = shown and self._request_mode in IN_THE_BODY
         out = [
             replies.routing(
                 replies.REQUEST_BODY if in_body else replies.REQUEST_HEADERS,
@@ -256,45 +261,23 @@ class Stream:
                 route.remove_headers,
                 new_length=changed is not None and len(changed) != len(arrival.body),
                 new_body=changed if in_body else None,
+                scores=route.scores,
             )
         ]
         if arrival.has_body and not in_body:
             body = arrival.body if changed is None else changed
             out += replies.pieces(replies.REQUEST_BODY, body, end=not self._trailers)
+        out += [replies.CONTINUE_REQUEST_BODY] * self._owed
         if self._trailers:
             out.append(replies.REQUEST_TRAILERS)
         return out
 
-    # The answer
-
-    def _on_response_headers(self, request: pb.ProcessingRequest) -> Sequence[Action]:
+    def _answer_began(self) -> None:
+        """A gateway that answers by itself makes our decision too late."""
         if self._phase in (_Phase.COLLECTING, _Phase.DECIDING):
             self._phase = _Phase.BYPASSED
             self._arrival = None
             self._body.release()
-        message = request.response_headers
-        first, self._response_seen = not self._response_seen, True
-        if self._progress is not None and first:
-            served = served_endpoint(request.metadata_context.filter_metadata)
-            self._progress.response_headers(response_status(message.headers), served)
-        if message.end_of_stream:
-            self._finished()
-        return (Send(replies.CONTINUE_RESPONSE_HEADERS),)
-
-    def _on_response_body(self, message: pb.HttpBody) -> Sequence[Action]:
-        if self._progress is not None:
-            self._progress.body(len(message.body))
-        if message.end_of_stream:
-            self._finished()
-        if self._response_mode != pb.FULL_DUPLEX_STREAMED:
-            return (Send(replies.CONTINUE_RESPONSE_BODY),)
-        out = replies.pieces(replies.RESPONSE_BODY, message.body, end=message.end_of_stream)
-        return [Send(data) for data in out]
-
-    def _finished(self) -> None:
-        progress, self._progress = self._progress, None
-        if progress is not None:
-            progress.finished()
 
     # The ends
 

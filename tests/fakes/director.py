@@ -17,7 +17,9 @@ class RecordingProgress:
     answer_headers: tuple[tuple[str, str], ...] = ()
     """What it asks to be set in the answer."""
 
-    def response_headers(self, status: int, served: str | None) -> Sequence[tuple[str, str]]:
+    def response_headers(
+        self, status: int, served: str | None, *, streaming: bool = False
+    ) -> Sequence[tuple[str, str]]:
         self.events.append(("headers", status, served))
         return self.answer_headers
 

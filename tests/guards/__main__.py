@@ -1,0 +1,97 @@
+"""`make test-guards`: disable each protection in turn; the test that it belongs to must fail.
+
+GUARDS_SHARE=0.1 tries a random tenth, GUARDS_SEED repeats a choice, GUARDS_ONLY=A04 tries what
+matches. Ends with 1 when any guard does not guard, or when the list is not whole.
+"""
+
+import os
+import queue
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random, SystemRandom
+
+from tests.guards import entries
+from tests.guards.entries import Guard
+from tests.guards.proof import Proof, Tree, Verdict
+
+ROOT = Path(__file__).parents[2]
+PARALLEL = 2
+
+
+def main() -> int:
+    listed = entries.read(ROOT)
+    complaints = entries.faults_of(ROOT, listed)
+    for complaint in complaints:
+        print(f"LIST    {complaint}")
+    chosen = _chosen([guard for guard in listed.guards if _usable(guard)])
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="guards-") as scratch:
+        trees = [Tree(ROOT, Path(scratch) / str(number)) for number in range(PARALLEL)]
+        if not all(tree.imports_itself() for tree in trees):
+            print("the copy of the tree is not what tests import: nothing can be shown")
+            return 1
+        red = _red_already(trees[0], chosen)
+        proofs = _try(trees, chosen)
+    bad = [proof for proof in proofs if proof.verdict is not Verdict.GUARDS]
+    for proof in bad:
+        print(f"\n--- {proof.guard.test}\n{proof.output[-3000:]}")
+    guarding = len(proofs) - len(bad)
+    took = time.monotonic() - begun
+    print(f"\n{guarding} of {len(proofs)} guards guard, {len(listed.guards)} are listed, {took:.0f} s")
+    for proof in bad:
+        print(f"NOT ONE {proof.guard.name}: {proof.verdict.value}")
+    if complaints:
+        print(f"{len(complaints)} faults of the list, see above")
+    return int(bool(bad or red or complaints))
+
+
+def _usable(guard: Guard) -> bool:
+    path = ROOT / guard.file
+    return path.is_file() and path.read_text().count(guard.find) == 1
+
+
+def _chosen(guards: list[Guard]) -> list[Guard]:
+    """All of them, those that GUARDS_ONLY matches, or a random share whose seed is printed."""
+    only = os.environ.get("GUARDS_ONLY", "")
+    guards = [guard for guard in guards if only in guard.test]
+    share = float(os.environ.get("GUARDS_SHARE", "1"))
+    if share >= 1 or not guards:
+        return guards
+    seed = os.environ.get("GUARDS_SEED") or str(SystemRandom().randrange(10**6))
+    count = max(1, round(share * len(guards)))
+    print(f"{count} of {len(guards)} guards; GUARDS_SEED={seed} repeats this choice")
+    return Random(seed).sample(guards, count)
+
+
+def _red_already(tree: Tree, guards: list[Guard]) -> bool:
+    """Whether a test fails with its protection in place, which makes its guard worthless."""
+    code, output = tree.run(dict.fromkeys(guard.test for guard in guards))
+    if guards and code != 0:
+        print(f"with every protection in place:\n{output[-6000:]}")
+    return bool(guards) and code != 0
+
+
+def _try(trees: list[Tree], guards: list[Guard]) -> list[Proof]:
+    free: queue.Queue[Tree] = queue.Queue()
+    for tree in trees:
+        free.put(tree)
+
+    def attempt(guard: Guard) -> Proof:
+        tree = free.get()
+        try:
+            proof = tree.disable(guard)
+        finally:
+            free.put(tree)
+        word = "guards " if proof.verdict is Verdict.GUARDS else "SLEEPS "
+        print(f"{word} {proof.took_s:5.1f} s  {guard.name}  ({guard.file})", flush=True)
+        return proof
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        return list(pool.map(attempt, guards))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
