@@ -18,10 +18,10 @@ from epp.framework import (
     Scorer,
     Source,
 )
-from epp.framework.registry import build_scorer, scorer_names
+from epp.framework.registry import Kind, build_scorer, names
 
 POOL = PoolId("pool")
-NAMES = scorer_names()
+NAMES = names(Kind.SCORER)
 
 
 def _endpoint(number: int, load: Load, match: Match) -> Endpoint:

@@ -40,7 +40,9 @@ def main() -> int:
         print(f"\n--- {proof.guard.test}\n{proof.output[-3000:]}")
     guarding = len(proofs) - len(bad)
     took = time.monotonic() - begun
-    print(f"\n{guarding} of {len(proofs)} guards guard, {len(listed.guards)} are listed, {took:.0f} s")
+    print(
+        f"\n{guarding} of {len(proofs)} guards guard, {len(listed.guards)} are listed, {took:.0f} s"
+    )
     for proof in bad:
         print(f"NOT ONE {proof.guard.name}: {proof.verdict.value}")
     if complaints:
