@@ -4,6 +4,7 @@ from .candidates import COLUMNS, Candidates, Column, Mask
 from .plugins import (
     PRODUCED,
     Chance,
+    Course,
     Decider,
     Filter,
     Handler,
@@ -37,6 +38,7 @@ __all__ = [
     "Candidates",
     "Chance",
     "Column",
+    "Course",
     "Decider",
     "Decision",
     "Endpoint",

@@ -9,6 +9,7 @@ in an arbitrary order that no result may depend on.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .candidates import Candidates
@@ -52,11 +53,26 @@ class Decider(Protocol):
         """`split`, or why not: a short stable word, such as `below-threshold`."""
 
 
-class Handler(Protocol):
-    """Which profiles a request runs through."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Which profiles a request runs through. Names of profiles and of deciders."""
 
-    def profiles(self, request: Request, names: Collection[str], /) -> Sequence[str]:
-        """Names of profiles in the order to run; the first chooses the destination."""
+    destination: str
+    """Chooses who answers; runs first, and always."""
+    prefill: str = ""
+    """Chooses who computes the prompt in its place; empty: nobody."""
+    prefill_decider: str = ""
+    """Says whether it should; empty: always where `prefill` is set."""
+
+
+class Handler(Protocol):
+    """Chooses the course of a request."""
+
+    def fault(self, profiles: Collection[str], deciders: Collection[str], /) -> str:
+        """What is wrong with these names for this handler; empty: nothing. Asked once, at start."""
+
+    def course(self, request: Request, /) -> Course:
+        """Only names that `fault` has seen."""
 
 
 @runtime_checkable

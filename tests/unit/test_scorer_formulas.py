@@ -156,7 +156,7 @@ def test_both_spellings_of_a_parameter_are_read_and_a_clash_is_refused() -> None
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(PluginError, match="known parameters: max_range, min_range"):
+    with pytest.raises(PluginError, match="known: minRange, maxRange"):
         build_scorer("queue-scorer", {"limit": 3})
     with pytest.raises(PluginError, match="did you mean 'queue-scorer'"):
         build_scorer("queu-scorer", {})
