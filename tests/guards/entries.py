@@ -69,9 +69,7 @@ def read(root: Path) -> GuardList:
     for number, entry in enumerate(data.get("guard", ()), 1):
         if set(entry) != {"test", "file", "find", "replace"}:
             raise ValueError(f"{LIST}, entry {number}: a guard has test, file, find and replace")
-        guards.append(
-            Guard(entry["test"], Path(entry["file"]), entry["find"], entry["replace"])
-        )
+        guards.append(Guard(entry["test"], Path(entry["file"]), entry["find"], entry["replace"]))
     return GuardList(tuple(data["groups"]), tuple(guards))
 
 
