@@ -27,6 +27,7 @@ from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
+from epp.request.apis.catalog import Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
@@ -143,6 +144,10 @@ class Picker:
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
                 destinations=self.settings.max_endpoints,
+            ),
+            rules=Rules(
+                known_models=frozenset(self.settings.known_models),
+                max_body_bytes=self.settings.max_request_bytes,
             ),
             split_rules=SplitRules(
                 decider=Decider(self.settings.split),
