@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from epp.config.tls_rules import suites_of_tls_1_2
 from epp.errors import ConfigError, NoEndpoint
+from epp.request.transport import ciphers
 from epp.request.transport.certificate import Certificate
 from epp.request.transport.grpc import serve
 from epp.request.transport.tls import host_names, self_signed, server_credentials
@@ -165,6 +165,44 @@ def test_a_certificate_that_cannot_work_at_first_is_refused(tmp_path: Path) -> N
         Certificate(tmp_path)
 
 
+E128 = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+R256 = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "value"),
+    [
+        (None, [], None),
+        ("VersionTLS12", [], None),
+        (None, [E128, R256], "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384"),
+        ("VersionTLS12", [E128, "TLS_AES_128_GCM_SHA256"], "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        (None, ["TLS_AES_128_GCM_SHA256"], ciphers.NONE),
+        ("VersionTLS13", [], ciphers.NONE),
+        ("VersionTLS13", [E128], ciphers.NONE),
+    ],
+)
+def test_versions_and_suites_become_the_one_value_that_grpc_reads(
+    version: str | None, names: list[str], value: str | None
+) -> None:
+    assert ciphers.cipher_suites(version, names) == value
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "message"),
+    [
+        ("VersionTLS11", [], "use VersionTLS12 or VersionTLS13"),
+        ("1.2", [], "use VersionTLS12 or VersionTLS13"),
+        (None, ["TLS_RSA_WITH_AES_128_CBC_SHA"], f"choose of .*{E128}"),
+        ("VersionTLS13", ["nonsense"], "choose of"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_what_can(
+    version: str | None, names: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ciphers.cipher_suites(version, names)
+
+
 _SERVER = """
 import asyncio, sys
 from epp.errors import NoEndpoint
@@ -188,19 +226,19 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("version", "names", "old", "new"),
     [
-        (None, (), "TLSv1.2", "TLSv1.3"),
-        ("VersionTLS13", (), None, "TLSv1.3"),
-        (None, ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",), "TLSv1.2", "TLSv1.3"),
-        (None, ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",), None, "TLSv1.3"),
+        (None, [], "TLSv1.2", "TLSv1.3"),
+        ("VersionTLS13", [], None, "TLSv1.3"),
+        (None, [E128], "TLSv1.2", "TLSv1.3"),
+        (None, [R256], None, "TLSv1.3"),
     ],
 )
-def test_the_port_speaks_the_versions_and_suites_that_were_asked_for(
-    version: str | None, names: tuple[str, ...], old: str | None, new: str
+def test_grpc_does_as_that_value_says(
+    version: str | None, names: list[str], old: str | None, new: str
 ) -> None:
     """In a process of its own: the value holds for a whole process. Our key is ECDSA, so a server
     of RSA suites alone has none for TLS 1.2."""
-    suites = suites_of_tls_1_2(version, names)
-    env = {**os.environ, **({} if suites is None else {"GRPC_SSL_CIPHER_SUITES": suites})}
+    value = ciphers.cipher_suites(version, names)
+    env = {**os.environ, **({} if value is None else {ciphers.VARIABLE: value})}
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         env=env,
