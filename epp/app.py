@@ -27,6 +27,7 @@ from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
+from epp.request.apis.catalog import Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
@@ -35,12 +36,13 @@ from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
 from epp.request.transport import tls
+from epp.request.transport.limits import TransportLimits
 from epp.state.endpoints import Endpoints
-from epp.state.load import LoadBook
+from epp.state.load import LoadBook, LoadRules
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
-from epp.state.scrape import Scraper
+from epp.state.scrape import Scraper, ScrapeSettings
 from epp.state.store import Reader
 from epp.state.store.memory import StateServer
 from epp.state.store.redis import RedisReader
@@ -79,10 +81,14 @@ class Picker:
             Endpoints(),
             PrefixIndex(INDEX_BLOCKS),
             PredictedIndex(PREDICTED_BLOCKS, PREDICTED_TTL_S),
-            LoadBook(),
+            LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
         )
         self.switch = ModeSwitch(settings.mode)
-        self.scraper = Scraper(self.pool)
+        every_s = settings.refresh_metrics_interval_s
+        self.scraper = Scraper(
+            self.pool,
+            settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
+        )
         self.health = Health()
         self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
@@ -96,7 +102,14 @@ class Picker:
         path = self.settings.endpoints_file
         members = files.load_endpoints(path, self.pool_id, warn=_warn_file)
         self.pool.replace(members, clock())
-        log.info("pool loaded", pool=self.pool_id, endpoints=len(members))
+        log.info(
+            "pool loaded",
+            pool=self.pool_id,
+            namespace=self.settings.pool_namespace,
+            group=self.settings.pool_group,
+            replica=self.settings.pod_name,
+            endpoints=len(members),
+        )
 
     def director(
         self, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
@@ -131,6 +144,10 @@ class Picker:
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
                 destinations=self.settings.max_endpoints,
+            ),
+            rules=Rules(
+                known_models=frozenset(self.settings.known_models),
+                max_body_bytes=self.settings.max_request_bytes,
             ),
             split_rules=SplitRules(
                 decider=Decider(self.settings.split),
@@ -239,7 +256,7 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
                 host=settings.host,
                 port=settings.grpc_port,
                 credentials=credentials,
-                limits=transport.TransportLimits(
+                limits=TransportLimits(
                     max_request_bytes=settings.max_request_bytes,
                     max_total_bytes=settings.max_total_bytes,
                 ),

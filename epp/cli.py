@@ -6,12 +6,11 @@ user can mend is one line on stderr and exit code 2.
 
 # ruff: noqa: PLC0415 - see above: imports wait for their command
 
-import inspect
 import resource
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated
 
 import typer
 
@@ -44,14 +43,6 @@ def version(as_json: AsJson = False) -> None:
 
         number = json.dumps({"version": number})
     typer.echo(number)
-
-
-def serve(**flags: Any) -> None:
-    """Run the endpoint picker: ext_proc for Envoy, health, metrics, debug pages."""
-    from epp.app import run
-    from epp.config.serve import serve_settings
-
-    run(serve_settings(flags))
 
 
 @app.command()
@@ -161,41 +152,13 @@ def sidecar(
     run_coroutine(run(settings))
 
 
-def _add_serve() -> None:
-    """Register `serve` with one flag for each field of its settings."""
-    from pydantic import BeforeValidator
+def _add_serve(arguments: list[str]) -> list[str]:
+    """Register `serve`, which only its own caller pays for; its arguments in our spelling."""
+    from epp.commands.go_flags import own_arguments
+    from epp.commands.serve import serve
 
-    from epp.config.serve import ServeSettings
-
-    parameters = []
-    for name, field in ServeSettings.model_fields.items():
-        flag = "--" + name.replace("_", "-").removesuffix("-s")
-        kind: Any = field.annotation
-        if any(isinstance(part, BeforeValidator) for part in field.metadata):
-            kind = str | None  # 30s, 10MiB, a,b
-        if bool in (kind, *get_args(kind)):
-            flag = f"{flag}/--no-{flag[2:]}"
-        required = field.is_required()
-        option = typer.Option(
-            flag,
-            envvar="EPP_REDIS_URL" if name == "redis_url" else None,  # it may hold a password
-            help=field.description,
-        )
-        parameters.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if required else _shown(field.default),
-                annotation=Annotated[kind, option],
-            )
-        )
-    serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect is told
     app.command("serve")(serve)  # once more replaces it
-
-
-def _shown(default: object) -> object:
-    """An empty list of names is no default that anybody types."""
-    return None if default == () else default
+    return own_arguments(arguments) if arguments[:1] == ["serve"] else arguments
 
 
 def _allow_open_files() -> None:
@@ -208,11 +171,12 @@ def _allow_open_files() -> None:
 def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
+    arguments = sys.argv[1:]
     known = {"sidecar", "local", "bench", "version"}
-    if not known.intersection(sys.argv[1:2]):  # only `serve` and the overview pay for its flags
-        _add_serve()
     try:
-        app(prog_name="epp")
+        if not known.intersection(arguments[:1]):
+            arguments = _add_serve(arguments)
+        app(arguments, prog_name="epp")
     except EppError as error:
         typer.echo(f"epp: {error}", err=True)
         raise SystemExit(2) from None

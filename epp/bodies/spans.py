@@ -15,7 +15,8 @@ import msgspec
 from epp.errors import EppError
 
 # Nothing possessive: nested, it matches too little before Python 3.11.5 (python/cpython#106052).
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+"""A whole string, quotes included."""
 _GAP = re.compile(rb"[\s,:]*")
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
@@ -115,7 +116,7 @@ def _gap(raw: bytes, at: int) -> int:
 
 def _string(raw: bytes, at: int) -> int:
     """Offset after the string that begins at `at`."""
-    found = _STRING.match(raw, at)
+    found = STRING.match(raw, at)
     assert found
     return found.end()
 

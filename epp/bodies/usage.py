@@ -15,7 +15,9 @@ MAX_CARRY = 1 << 20
 MAX_COUNT = (1 << 32) - 1
 
 _LINE_END = re.compile(rb"[\r\n]")
+_LINE_ENDS = (b"\n", b"\r")
 _DATA = b"data:"
+_NAME = b'"usage"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,34 @@ class Unknown(Enum):
     """Neither JSON nor server-sent events."""
 
 
+class Carries(Enum):
+    """What one event of a stream says about usage."""
+
+    NOTHING = "nothing"
+    BESIDE = "beside"
+    """Usage, and something of the answer as well (vLLM's `continuous_usage_stats`)."""
+    ALONE = "alone"
+    """Usage and no choices: the event that `stream_options.include_usage` asks for."""
+
+
+def carried(data: bytes) -> Carries:
+    """What an event with this data says about usage; looked at only where the word stands."""
+    if _NAME not in data:
+        return Carries.NOTHING
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return Carries.NOTHING
+    if not isinstance(_item(event, "usage"), dict):
+        return Carries.NOTHING
+    return Carries.ALONE if _item(event, "choices") == [] else Carries.BESIDE
+
+
 class ResponseWatch:
-    """Watches one response body. `feed` every piece, then ask `usage` and `unknown`."""
+    """Watches one response body. `feed` every piece, then ask `finish` and `unknown`.
+
+    In server-sent events each line of data is one JSON text, as every engine writes it.
+    """
 
     __slots__ = ("_carry", "_max_carry", "_skipping", "_sse", "_usage", "unknown")
 
@@ -64,7 +92,9 @@ class ResponseWatch:
         if self.unknown in {Unknown.COMPRESSED, Unknown.OPAQUE}:
             return
         if self._sse:
-            self._feed_lines(piece)
+            whole = not self._carry and not self._skipping and piece.endswith(_LINE_ENDS)
+            if not whole or _NAME in piece:
+                self._feed_lines(piece)
         elif not self._skipping:
             if len(self._carry) + len(piece) > self._max_carry:
                 self._give_up()
@@ -90,7 +120,7 @@ class ResponseWatch:
             if self._skipping:
                 self._skipping = False
                 lines = _LINE_END.split(lines, maxsplit=1)[1]
-            if b'"usage"' in lines:
+            if _NAME in lines:
                 for line in _LINE_END.split(lines):
                     self._read_line(line)
         if self._skipping:
@@ -107,10 +137,12 @@ class ResponseWatch:
             self.unknown = Unknown.TOO_LARGE
 
     def _read_line(self, line: bytes) -> None:
-        if line.startswith(_DATA) and b'"usage"' in line:
+        if line.startswith(_DATA):
             self._read_json(line[len(_DATA) :])
 
     def _read_json(self, text: bytes) -> None:
+        if _NAME not in text:
+            return
         try:
             body = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -4,16 +4,23 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from epp.errors import ConfigError
 
+from .tls_rules import check_suites, check_version, suites_of_tls_1_2
 from .token import read_token
-from .values import Bytes, Listed, Seconds
+from .values import Env, Names, OptionalSize, Seconds, Size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LEAST_REFRESH_S = 0.05
+
+
+def _at_least_50_ms(value: float) -> float:
+    """The reference raises shorter intervals too, rather than refuse them."""
+    return max(value, LEAST_REFRESH_S)
 
 
 class ServeSettings(BaseModel):
@@ -22,17 +29,22 @@ class ServeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pool_name: str = Field(
-        "default", pattern=r"^[A-Za-z0-9._/-]{1,253}$", description="Name of the served pool."
+        "default",
+        pattern=r"^[A-Za-z0-9._/-]{1,253}$",
+        description="Name of the served pool; sidecars and replicas must say the same.",
     )
-    pool_namespace: str = Field(
+    pool_namespace: Annotated[str, Env("NAMESPACE")] = Field(
         "default",
         pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-        description="Namespace of the pool, for logs.",
+        description="Namespace of the pool, for logs: the endpoints file says who belongs to it.",
     )
     pool_group: str = Field(
         "inference.networking.k8s.io",
         pattern=r"^[a-z0-9.-]{1,253}$",
         description="API group of the pool, for logs.",
+    )
+    pod_name: Annotated[str | None, Env("POD_NAME")] = Field(
+        None, description="Name of this replica, for logs."
     )
     endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
@@ -48,26 +60,32 @@ class ServeSettings(BaseModel):
     enable_cert_reload: bool = Field(
         False, description="Read the certificate again when its files change."
     )
-    tls_min_version: str | None = Field(None, description="Oldest TLS version: VersionTLS12.")
-    tls_cipher_suites: Listed = Field(
-        (), description="Cipher suites of TLS 1.2 by their IANA names, separated by commas."
+    tls_min_version: Annotated[str, AfterValidator(check_version)] | None = Field(
+        None, description="Oldest TLS version: VersionTLS12 (also without this) or VersionTLS13."
     )
-    grpc_max_recv_msg_size: Bytes | None = Field(
-        None, gt=0, description="Largest message from the gateway, such as 10MiB; default: 4MiB."
+    tls_cipher_suites: Annotated[Names, AfterValidator(check_suites)] = Field(
+        (), description="Suites that TLS 1.2 may use, by their IANA names; default: gRPC's."
     )
-    grpc_max_send_msg_size: Bytes | None = Field(
-        None, gt=0, description="Largest message to the gateway; default: no limit."
+    grpc_max_recv_msg_size: OptionalSize = Field(
+        None, gt=0, lt=2**31, description="Largest message from the gateway; default: 4MiB."
+    )
+    grpc_max_send_msg_size: OptionalSize = Field(
+        None, gt=0, lt=2**31, description="Largest message to the gateway; default: no limit."
     )
     health_checking: bool = Field(
-        False, description="Answer health checks on the ext_proc port too."
+        False, description="Answer health checks on the ext_proc port too, always SERVING."
     )
     enable_grpc_stream_metrics: bool = Field(
-        False, description="Metrics of each ext_proc stream's messages and duration."
+        False, description="Metrics of ext_proc streams: open ones, how long, how they ended."
     )
     store: Literal["memory", "redis"] = Field(
         "memory", description="memory: sidecars stream to us, one replica only. redis: shared."
     )
-    redis_url: str | None = Field(None, description="redis://[user:password@]host:port/db")
+    redis_url: Annotated[str | None, Env("EPP_REDIS_URL")] = Field(
+        None,
+        description="redis://[user:password@]host:port/db; the variable keeps a password off the "
+        "command line.",
+    )
     state_host: str = Field("127.0.0.1", description="Address of the state port.")
     state_port: Port = Field(9004, description="Where sidecars stream state to (store memory).")
     state_token_file: Path | None = Field(
@@ -76,10 +94,10 @@ class ServeSettings(BaseModel):
     decision_deadline_s: Seconds = Field(
         0.2, gt=0, le=10, description="Time for one decision; then load alone decides."
     )
-    max_request_bytes: Bytes = Field(
+    max_request_bytes: Size = Field(
         10 * 2**20, gt=0, description="Largest request body; a larger one gets 413."
     )
-    max_total_bytes: Bytes = Field(
+    max_total_bytes: Size = Field(
         512 * 2**20, gt=0, description="Bytes of request bodies held at once by this replica."
     )
     max_endpoints: int = Field(
@@ -91,13 +109,14 @@ class ServeSettings(BaseModel):
     disable_endpoint_subset_filter: bool = Field(
         False, description="Choose among all endpoints, whatever subset the gateway names."
     )
-    known_models: Listed = Field(
-        (),
-        description="Model names that are served, separated by commas; others get 404. "
-        "Default: any name is passed on.",
+    known_models: Names = Field(
+        (), description="Models that are served; others get 404. Default: any name is passed on."
     )
-    refresh_metrics_interval_s: Seconds = Field(
-        0.25, ge=0.05, le=60, description="Time between two scrapes of an engine's metrics."
+    refresh_metrics_interval_s: Annotated[Seconds, AfterValidator(_at_least_50_ms)] = Field(
+        0.25,
+        gt=0,
+        le=60,
+        description="Time between two scrapes of an engine without a sidecar; at least 50ms.",
     )
     metrics_staleness_threshold_s: Seconds = Field(
         2.0, gt=0, le=3600, description="Age at which an engine's load report says nothing."
@@ -138,7 +157,16 @@ class ServeSettings(BaseModel):
             raise ValueError("a state port off loopback needs --state-token-file")
         if not is_loopback(self.admin_host):
             raise ValueError("the admin port asks for no password: --admin-host must be loopback")
+        if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
+            raise ValueError(
+                "--metrics-staleness-threshold must be longer than --refresh-metrics-interval, "
+                "or every report is stale"
+            )
         return self
+
+    def tls_1_2_suites(self) -> str | None:
+        """gRPC's list of suites, None for its own."""
+        return suites_of_tls_1_2(self.tls_min_version, self.tls_cipher_suites)
 
     def state_token(self) -> str | None:
         """The token in `state_token_file`, None without one. Raises ConfigError if unreadable."""
@@ -165,8 +193,19 @@ def serve_settings(values: dict[str, object]) -> ServeSettings:
         raise ConfigError("", "; ".join(_fault(entry) for entry in error.errors())) from None
 
 
+def flag_of(field: str) -> str:
+    """The flag of a setting: units are part of a value there, not of a name."""
+    return "--" + field.removesuffix("_s").replace("_", "-")
+
+
 def _fault(entry: object) -> str:
     assert isinstance(entry, dict)
-    flag = "--" + ".".join(str(part) for part in entry["loc"]).replace("_", "-").removesuffix("-s")
+    if not entry["loc"]:
+        return str(entry["msg"]).removeprefix("Value error, ")
+    flag = flag_of(str(entry["loc"][0]))
+    if entry["type"] == "missing":
+        return (
+            f"{flag} is missing: endpoints are not found through Kubernetes yet, a file lists them"
+        )
     message = str(entry["msg"]).removeprefix("Value error, ")
-    return message if not entry["loc"] else f"{flag}: {message}, got {entry['input']!r}"
+    return f"{flag}: {message}, got {entry['input']!r}"

@@ -93,6 +93,7 @@ class PickDirector:
         observers: Sequence[Observer] = (),
         settings: PickSettings | None = None,
         split_rules: split.SplitRules | None = None,
+        rules: catalog.Rules = catalog.ANY,
         ids: Callable[[], str] = new_id,
     ) -> None:
         self._pool = pool
@@ -107,6 +108,7 @@ class PickDirector:
         self._clock = clock
         self._observers = tuple(observers)
         self._settings = settings or PickSettings()
+        self._rules = rules
         self._ids = ids
 
     async def decide(self, arrival: Arrival) -> Outcome:
@@ -129,7 +131,10 @@ class PickDirector:
         why = "ok"
         try:
             async with asyncio.timeout(self._settings.deadline_s):
-                parsed = await self._offload.run(len(arrival.body), lambda: catalog.parse(arrival))
+                parsed = await self._offload.run(
+                    catalog.work_bytes(arrival, self._rules),
+                    lambda: catalog.parse(arrival, self._rules),
+                )
                 if parsed.prompt is None:
                     why = "unscored"
                 elif mode is Mode.NORMAL:
@@ -153,6 +158,8 @@ class PickDirector:
             tokens = found.tokens
         elif parsed.prompt is not None:
             tokens = self._tokens.size(parsed.prompt)
+        elif parsed.prompt_tokens is not None:
+            tokens = parsed.prompt_tokens
         output = parsed.output_tokens or self._settings.default_output_tokens
         return Request(
             id=self._ids(),

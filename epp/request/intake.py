@@ -9,6 +9,8 @@ from epp import protocol
 from epp._pb import extproc_pb2 as pb
 from epp.errors import TooLarge
 
+_OWNED = frozenset((*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS))
+
 
 def header_map(headers: pb.HeaderMap) -> dict[str, str]:
     """Lower-case names to values; repeated headers joined by a comma.
@@ -19,19 +21,45 @@ def header_map(headers: pb.HeaderMap) -> dict[str, str]:
     found: dict[str, str] = {}
     for header in headers.headers:
         name = header.key.lower()
-        raw = header.raw_value
-        value = raw.decode("latin-1") if raw else header.value
+        value = _text(header)
         found[name] = f"{found[name]},{value}" if name in found else value
     return found
 
 
-def response_status(headers: pb.HeaderMap) -> int:
-    """The answer's status from `:status` (Envoy) or `status`; 0 when there is none."""
+def _text(header: pb.HeaderValue) -> str:
+    raw = header.raw_value
+    return raw.decode("latin-1") if raw else header.value
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What the headers of an answer say to us."""
+
+    status: int = 0
+    """From `:status` (Envoy) or `status`; 0 when there is none."""
+    content_type: str = ""
+    content_encoding: str = ""
+    owned: tuple[str, ...] = ()
+    """Names in it that belong to the picker and its gateway: no engine may speak for them."""
+
+
+def answer_head(headers: pb.HeaderMap) -> AnswerHead:
+    """Read the headers of an answer; the first of several `:status` counts."""
+    status, kind, encoding = 0, "", ""
+    owned: list[str] = []
     for header in headers.headers:
-        if header.key in (":status", "status"):
+        name = header.key.lower()
+        if name in (":status", "status"):
             text = header.raw_value or header.value.encode()
-            return int(text) if text.isdigit() and len(text) == 3 else 0
-    return 0
+            if not status and text.isdigit() and len(text) == 3:
+                status = int(text)
+        elif name == "content-type":
+            kind = _text(header)
+        elif name == "content-encoding":
+            encoding = f"{encoding},{_text(header)}" if encoding else _text(header)
+        elif name in _OWNED:
+            owned.append(name)
+    return AnswerHead(status, kind, encoding, tuple(owned))
 
 
 def subset_hint(metadata: Mapping[str, Struct]) -> tuple[str, ...] | None:
@@ -93,6 +121,11 @@ class BodyIntake:
     budget: ByteBudget
     _pieces: list[bytes] = field(default_factory=list[bytes], init=False)
     _held: int = field(default=0, init=False)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+        return self._held
 
     def declared(self, content_length: str | None) -> TooLarge | None:
         """Refuse a body that announces itself as too long."""

@@ -8,14 +8,17 @@ Measured: a token echoed costs 2.2 us with its parsing; the generated code alone
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import isfinite
+from struct import pack
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
 from epp.errors import Refusal
 
 CONTINUE_REQUEST_HEADERS = b"\x0a\x00"
+CONTINUE_REQUEST_BODY = b"\x1a\x00"
 CONTINUE_RESPONSE_HEADERS = b"\x12\x00"
 CONTINUE_RESPONSE_BODY = b"\x22\x00"
 REQUEST_TRAILERS = b"\x2a\x00"
@@ -26,8 +29,14 @@ REQUEST_HEADERS = b"\x0a"
 REQUEST_BODY = b"\x1a"
 RESPONSE_BODY = b"\x22"
 
+RESPONSE_HEADERS = b"\x12"
+
 RETRY_AFTER_S = 1
-"""What a client is told with 429: queues of inference engines move within a second."""
+"""What a client is told with 429 and 503: queues of inference engines move within a second, and
+another picker or endpoint takes over as fast. Longer waits are the client's own backoff."""
+
+MAX_SCORES = 500
+"""Endpoints whose scores a gateway is told, best first: more would make too large a message."""
 
 MAX_HEADER_VALUE = 4096
 """Longest header value that we set, bytes."""
@@ -77,18 +86,44 @@ def _remove_header(name: str) -> bytes:
     return _field(b"\x12", name.encode())
 
 
-_REMOVE_ROUTING = b"".join(map(_remove_header, protocol.ROUTING_HEADERS))
+_REMOVE_ROUTING = b"".join(
+    map(_remove_header, (*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS))
+)
 _REMOVE_LENGTH = _remove_header("content-length")
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    """One field of a google.protobuf.Struct; `value` is a serialised Value."""
+    return _field(b"\x0a", _field(b"\x0a", key.encode()) + _field(b"\x12", value))
+
+
+def _struct_value(entries: bytes) -> bytes:
+    return _field(b"\x2a", entries)
+
+
+@lru_cache(maxsize=4096)
+def _destination_entry(destination: str) -> bytes:
+    return _entry(protocol.DESTINATION, _field(b"\x1a", destination.encode()))
+
+
+def _scores_entry(scores: Sequence[tuple[str, float]]) -> bytes:
+    """The scores by endpoint; what is no finite number is left out: JSON knows none."""
+    best = sorted((each for each in scores if isfinite(each[1])), key=lambda each: -each[1])
+    entries = (
+        _entry(address, b"\x11" + pack("<d", score)) for address, score in sorted(best[:MAX_SCORES])
+    )
+    return _entry(protocol.DESTINATION_SCORES, _struct_value(b"".join(entries)))
+
+
+def _metadata(entries: bytes) -> bytes:
+    """`dynamic_metadata` with these entries in the load balancer's namespace."""
+    return _field(b"\x42", _entry(protocol.LB_NAMESPACE, _struct_value(entries)))
 
 
 @lru_cache(maxsize=4096)
 def _destination_metadata(destination: str) -> bytes:
     """`dynamic_metadata` with the same bytes as the header (A28)."""
-    value = _field(b"\x12", _field(b"\x1a", destination.encode()))
-    inner = _field(b"\x0a", _field(b"\x0a", protocol.DESTINATION.encode()) + value)
-    space = _field(b"\x0a", protocol.LB_NAMESPACE.encode())
-    outer = _field(b"\x0a", space + _field(b"\x12", _field(b"\x2a", inner)))
-    return _field(b"\x42", outer)
+    return _metadata(_destination_entry(destination))
 
 
 def routing(
@@ -99,6 +134,7 @@ def routing(
     *,
     new_length: bool,
     new_body: bytes | None = None,
+    scores: Sequence[tuple[str, float]] = (),
 ) -> bytes:
     """The reply that carries a decision, in one message: headers, metadata, and a new body.
 
@@ -119,7 +155,32 @@ def routing(
     common = _field(b"\x12", b"".join(mutation))
     if new_body is not None:
         common += _field(b"\x1a", _field(b"\x0a", new_body))
-    return _field(reply, _field(b"\x0a", common)) + _destination_metadata(destination)
+    metadata = _destination_metadata(destination)
+    if scores:
+        metadata = _metadata(_destination_entry(destination) + _scores_entry(scores))
+    return _field(reply, _field(b"\x0a", common)) + metadata
+
+
+def response_headers(
+    set_headers: Iterable[tuple[str, str]], remove_headers: Iterable[str]
+) -> bytes:
+    """The reply to an answer's headers; `set_headers` that are not settable are left out."""
+    mutation = [set_header(name, value) for name, value in set_headers if settable(name, value)]
+    mutation += map(_remove_header, remove_headers)
+    if not mutation:
+        return CONTINUE_RESPONSE_HEADERS
+    common = _field(b"\x12", b"".join(mutation))
+    return _field(RESPONSE_HEADERS, _field(b"\x0a", common))
+
+
+def new_response_body(body: bytes, *, new_length: bool) -> bytes:
+    """The reply that puts `body` in the place of a piece, where pieces are answered one by one.
+
+    `new_length`: the answer's headers still wait for this reply, and declare another length.
+    """
+    common = _field(b"\x12", _REMOVE_LENGTH) if new_length else b""
+    common += _field(b"\x1a", _field(b"\x0a", body))
+    return _field(RESPONSE_BODY, _field(b"\x0a", common))
 
 
 @lru_cache(maxsize=4096)
@@ -161,9 +222,10 @@ def pieces(reply: bytes, body: bytes, *, end: bool) -> list[bytes]:
 def refusal(fault: Refusal) -> bytes:
     """Answer the client ourselves, in the shape of OpenAI's errors (A08)."""
     reason = fault.reason
-    error = {"message": str(fault), "type": fault.kind, "param": None, "code": reason}
+    message = f"inference error: {fault.code} - {fault}"
+    error = {"message": message, "type": fault.kind, "param": None, "code": reason}
     headers = {"content-type": "application/json", protocol.DROP_REASON: reason}
-    if fault.status == 429:
+    if fault.status in (429, 503):
         headers["retry-after"] = str(RETRY_AFTER_S)
     mutation = b"".join(set_header(name, value) for name, value in headers.items())
     immediate = pb.ImmediateResponse(

@@ -15,7 +15,7 @@ The reply's shape comes from `protocol_config` of the first message; `docs/decis
 the modes. Whose life a stream is not: `docs/decisions/0002`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -30,7 +30,7 @@ from .actions import Abort, Action, Code, Decide, Finish, Send
 from .answer import Answer
 from .exchange import Arrival, Outcome, Route
 from .intake import BodyIntake, ByteBudget, header_map, subset_hint
-from .modes import IN_THE_BODY, unserved
+from .modes import HELD, UNCOLLECTED, unserved
 
 MAX_REQUEST_BYTES = 10 * 2**20
 """Default limit of one request body."""
@@ -117,9 +117,11 @@ class Stream:
             self._body.release()
 
     @property
-    def collecting(self) -> bool:
-        """Whether we wait for the request's body before anything is decided."""
-        return self._phase is _Phase.COLLECTING
+    def collected(self) -> int | None:
+        """Bytes of a body that is coming in pieces; None when nobody waits for one, or when the
+        gateway collects it."""
+        waits = self._phase is _Phase.COLLECTING and self._request_mode not in HELD
+        return self._body.held if waits else None
 
     def stalled(self) -> Sequence[Action]:
         """The body that is being collected comes too slowly to be waited for (G13)."""
@@ -181,21 +183,25 @@ class Stream:
         if not headers.get(protocol.REQUEST_ID):
             headers[protocol.REQUEST_ID] = identity = self.new_id()
             self._new_headers = ((protocol.REQUEST_ID, identity),)
-        if not headers.get(":method") or not headers.get(":path"):
-            return self._refuse(BadRequest("the request has no method or no path"))
-        if headers[":method"] == "CONNECT":
-            # A tunnel has no end to wait for, and none of the engines opens one.
-            return self._refuse(BadRequest("CONNECT is not served here"))
-        if message.end_of_stream:
-            return self._decide()
-        if self._request_mode in (pb.NONE, pb.STREAMED):
-            return self._decide(body_hidden=True)
-        refusal = self._body.declared(headers.get("content-length"))
-        if refusal:
+        collected = not message.end_of_stream and self._request_mode not in UNCOLLECTED
+        refusal = self._unfit(headers, collected=collected)
+        if refusal is not None:
             return self._refuse(refusal)
-        if self._request_mode in IN_THE_BODY:
+        if not collected:
+            return self._decide(body_hidden=not message.end_of_stream)
+        if self._request_mode in HELD:
             return (Send(replies.CONTINUE_REQUEST_HEADERS),)
         return ()
+
+    def _unfit(self, headers: Mapping[str, str], *, collected: bool) -> Refusal | None:
+        """Why no body has to be waited for."""
+        method = headers.get(":method")
+        if not method or not headers.get(":path"):
+            return BadRequest("the request has no method or no path")
+        if method == "CONNECT":
+            # A tunnel has no end to wait for, and none of the engines opens one.
+            return BadRequest("CONNECT is not served here")
+        return self._body.declared(headers.get("content-length")) if collected else None
 
     def _on_request_body(self, message: pb.HttpBody) -> Sequence[Action]:
         match self._phase:
@@ -252,7 +258,7 @@ class Stream:
         """Header reply first, then the body in the form that the mode asks for."""
         changed = route.body if arrival.has_body else None
         shown = arrival.has_body or arrival.body_hidden
-        in_body = shown and self._request_mode in IN_THE_BODY
+        in_body = shown and self._request_mode in HELD
         out = [
             replies.routing(
                 replies.REQUEST_BODY if in_body else replies.REQUEST_HEADERS,

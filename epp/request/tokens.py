@@ -17,14 +17,12 @@ import xxhash
 
 from epp.state import blocks
 
-from .apis.prompt import Parsed, Prompt, TextPrompt, TokenPrompt
+from .apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
 from .offload import BusyError, Offload
 from .tokenizer import Breakers, Fields, Permit, TokenizerError, TokenizerRefusedError, ids
 
 MAX_KEYS = 2048
 """Block keys of one prompt; what is longer is compared by its beginning only."""
-MAX_TEXT_BYTES = 1024 * 1024
-"""Text that an engine is asked to tokenize."""
 KEY_BYTES = 48
 """Memory of one key in the cache, with its share of the tuple."""
 ENTRY_BYTES = 256
@@ -159,10 +157,10 @@ class Tokens:
         """Why no engine is asked about this prompt, or None."""
         if self._tokenizer is None:
             return "no tokenizer"
-        if prompt.tokenize is None:
-            return "not tokenizable"
         if len(prompt.text) > MAX_TEXT_BYTES:
             return "too long"
+        if prompt.tokenize is None:
+            return "not tokenizable"
         if prompt.tokenize[0][0] == "prompt" and len(prompt.text) < self._block_tokens:
             return "too short"
         return None

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 from epp.framework import NO_MATCH, Endpoint, EndpointId, Match, Source
 
+from .records import Done
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """What a writer said of a request of which we do not know that it serves it."""
+
+    endpoint: EndpointId
+    done: Done | None = None
+    """None: only that the first byte of the answer came by."""
+
 
 @dataclass(slots=True, eq=False)
 class Charge:
@@ -18,6 +29,8 @@ class Charge:
     """The first byte of the answer was seen."""
     keys: tuple[int, ...] = ()
     """Blocks that `endpoint` will hold once they were computed at `prefill`."""
+    early: Early | None = None
+    """The last word of another endpoint, for the case that it turns out to serve the request."""
 
     @property
     def predicted_tokens(self) -> int:

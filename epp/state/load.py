@@ -94,21 +94,47 @@ class LoadBook:
             self.untracked += 1
             return False
         life = self._life(inc)
-        prefill = min(_MOST_TOKENS, max(0, prefill_tokens))
-        block = self._block_tokens(life)
-        held = Reservation(
-            request_id,
+        held = self._put(
             life,
-            prefill_tokens=prefill,
-            decode_blocks=-(-min(_MOST_TOKENS, max(0, decode_tokens)) // block),
+            request_id,
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decode_tokens,
             has_writer=has_writer,
             born_at=now,
-            ahead_tokens=life.prefill_tokens + prefill if prefill else 0,
         )
-        self._requests[request_id] = life.requests[request_id] = held
-        life.pending += 1
-        life.prefill_tokens += prefill
-        life.decode_blocks += held.decode_blocks
+        held.ahead_tokens = life.prefill_tokens if held.prefill_tokens else 0
+        return True
+
+    def move(
+        self,
+        inc: Incarnation,
+        request_id: str,
+        *,
+        prefill_tokens: int,
+        decode_tokens: int,
+        has_writer: bool,
+    ) -> bool:
+        """Another life serves the request: its charge goes there, with its age and its progress.
+
+        Its first token will say nothing about the speed of prefills there, for a part of the time
+        went by elsewhere. False when it is over, there already, or its stream has ended.
+        """
+        old, life = self._requests.get(request_id), self._life(inc)
+        if old is None or old.life is life or old.estimated or old.waits_for_done:
+            return False
+        self._end(old)
+        held = self._put(
+            life,
+            request_id,
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decode_tokens,
+            has_writer=has_writer,
+            born_at=old.born_at,
+        )
+        held.headers_at, held.first_at = old.headers_at, old.first_at
+        if held.first_at is not None:
+            life.prefilled(held)
+            life.await_report(held)
         return True
 
     def response_headers(self, request_id: str, now: float) -> None:
@@ -280,6 +306,31 @@ class LoadBook:
         return self._durations.p99_s
 
     # Mechanics
+
+    def _put(
+        self,
+        life: Life,
+        request_id: str,
+        *,
+        prefill_tokens: int,
+        decode_tokens: int,
+        has_writer: bool,
+        born_at: float,
+    ) -> Reservation:
+        block = self._block_tokens(life)
+        held = Reservation(
+            request_id,
+            life,
+            prefill_tokens=min(_MOST_TOKENS, max(0, prefill_tokens)),
+            decode_blocks=-(-min(_MOST_TOKENS, max(0, decode_tokens)) // block),
+            has_writer=has_writer,
+            born_at=born_at,
+        )
+        self._requests[request_id] = life.requests[request_id] = held
+        life.pending += 1
+        life.prefill_tokens += held.prefill_tokens
+        life.decode_blocks += held.decode_blocks
+        return held
 
     def _life(self, inc: Incarnation) -> Life:
         life = self._lives.get(inc)

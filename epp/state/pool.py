@@ -7,8 +7,8 @@ progress of our own requests. `tick` several times a second lets old things go.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from epp.framework import (
     NO_MATCH,
@@ -22,17 +22,15 @@ from epp.framework import (
 )
 
 from . import blocks
-from .charges import Charge, Charges, Trusts, Unconfirmed, leg_of
+from .charges import Charges, Trusts, Unconfirmed
+from .charging import Charging, DoneHook
 from .endpoints import Changes, Endpoints, EndpointStatus, Member
 from .load import LoadBook
 from .metrics_page import EngineMetrics
 from .mirror import Mirror
 from .prefix.index import PrefixIndex
 from .prefix.predicted import PredictedIndex
-from .records import Done, Outcome, Record, RecordError, parse
-
-DoneHook = Callable[[Done, Endpoint, int], None]
-"""Called with a finished request, the endpoint as it was chosen, and the predicted tokens."""
+from .records import Record, RecordError, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +84,18 @@ class PoolState:
         self._unconfirmed = Unconfirmed(
             grace_s=self.rules.prediction_grace_s, limit=self.rules.max_unconfirmed
         )
+        self._charging = Charging(
+            endpoints=endpoints,
+            predicted=predicted,
+            load=load,
+            charges=self._charges,
+            unconfirmed=self._unconfirmed,
+            trust=self._trust,
+            rung=self._mirror.rung,
+            own_block_tokens=self.rules.own_block_tokens,
+            counts=self.counts,
+            on_done=self.on_done,
+        )
         self._lives: tuple[Incarnation, ...] = ()
 
     # Read by decisions
@@ -134,56 +144,32 @@ class PoolState:
     def charge(
         self, endpoint: Endpoint, request: Request, now: float, *, prefill: Endpoint | None = None
     ) -> None:
-        """Put a decision's load and its predictions on the endpoints that were chosen.
+        """Put a decision's load and its predictions on the endpoints that were chosen; with
+        `prefill` that one computes the prompt."""
+        self._charging.charge(endpoint, request, now, prefill)
 
-        With `prefill` the prompt is that one's load until it is computed (fault B15). Only then
-        its blocks come to `endpoint`: an equal prompt that arrives before finds nothing there.
-        """
-        lacks = int(endpoint.match.missing(request.prompt_tokens))
-        room = lacks + request.output_tokens
-        if prefill is None:
-            if self._put(endpoint, request, now, prefill_tokens=lacks, decode_tokens=room):
-                self._charges.add(request.id, endpoint)
-            return
-        answer = replace(request, keys=())
-        if not self._put(endpoint, answer, now, prefill_tokens=0, decode_tokens=room):
-            return
-        self._charges.add(request.id, endpoint, prefill, self._predictable(request))
-        leg = replace(request, id=leg_of(request.id))
-        elsewhere = int(prefill.match.missing(request.prompt_tokens))
-        self._put(prefill, leg, now, prefill_tokens=elsewhere, decode_tokens=0)
+    def served_by(
+        self, request: Request, address: str, chosen: Sequence[Endpoint], now: float
+    ) -> None:
+        """The gateway had `address` serve a request for which we named `chosen`, best first."""
+        known = (endpoint for endpoint in chosen if endpoint.address == address)
+        self._charging.move(request, next(known, None) or self._at(address, now), now)
 
     def response_headers(self, request_id: str, status: int, now: float) -> None:
-        """The answer began. That of a split request begins when its prompt has been computed."""
-        self._load.response_headers(request_id, now)
-        self._end_leg(request_id, now, computed=status < 400)
-        if status >= 400:  # the prompt was not computed
-            self._predicted.drop(request_id)
+        """The answer began."""
+        self._charging.response_headers(request_id, status, now)
 
     def first_byte(self, request_id: str, now: float) -> None:
-        """The first byte of the answer's body came by: its prefill is over."""
-        self._load.first_token(request_id, now)
-        self._end_leg(request_id, now, computed=True)
-        held = self._charges.get(request_id)
-        if held is not None and not held.first_seen:
-            held.first_seen = True
-            self._await_events(held.endpoint.id, request_id, now)
+        """The first byte of the answer's body came by."""
+        self._charging.first_byte(request_id, now)
 
     def finished(self, request_id: str, now: float) -> None:
         """The end of the answer was seen on the stream."""
-        self._load.finish(request_id, now)
-        self._end_leg(request_id, now, computed=True)
-        self._end_charge(request_id, now)
+        self._charging.finished(request_id, now)
 
     def reset(self, request_id: str, *, answered: bool, now: float) -> None:
         """The stream ended otherwise. `answered`: after response headers, the answer may run on."""
-        self._end_leg(request_id, now, computed=answered)
-        if answered:
-            self._load.leave(request_id, now)
-            return
-        self._load.finish(request_id, now, measured=False)
-        self._predicted.drop(request_id)
-        self._end_charge(request_id, now)
+        self._charging.reset(request_id, answered=answered, now=now)
 
     # Told by others
 
@@ -241,12 +227,7 @@ class PoolState:
 
     def tick(self, now: float) -> None:
         """Let go of what is over. Cheap; call it several times a second."""
-        for request_id in self._load.tick(now):
-            self._end_leg(request_id, now, computed=False)
-            self._end_charge(request_id, now)
-        self._charges.prune(now)
-        for name in self._unconfirmed.due(now):
-            self._predicted.confirm(name, now, 0.0)
+        self._charging.tick(now)
         self._mirror.sweep(self.rules.sweep_budget)
         for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
             inc = self.endpoints.incarnation(endpoint)
@@ -255,57 +236,13 @@ class PoolState:
 
     # Mechanics
 
-    def _put(
-        self,
-        endpoint: Endpoint,
-        request: Request,
-        now: float,
-        *,
-        prefill_tokens: int,
-        decode_tokens: int,
-    ) -> bool:
-        """Reserve and predict under the request's id. False where that is refused, and counted."""
-        member, inc = self.endpoints.member(endpoint.id), self.endpoints.incarnation(endpoint.id)
-        if member is None or inc is None:
-            self.counts["charge-no-member"] += 1
-            return False
-        charged = self._load.reserve(
-            inc,
-            request.id,
-            prefill_tokens=prefill_tokens,
-            decode_tokens=decode_tokens,
-            has_writer=member.has_sidecar,
-            now=now,
-        )
-        if not charged:
-            self.counts["charge-refused"] += 1
-        else:
-            self._predicted.insert(inc, self._predictable(request), request.id, now)
-        return charged
-
-    def _predictable(self, request: Request) -> tuple[int, ...]:
-        return request.keys if request.block_size == self.rules.own_block_tokens else ()
-
-    def _end_leg(self, request_id: str, now: float, *, computed: bool) -> None:
-        """The prompt of a split request is computed, or never will be. The first word counts."""
-        leg = leg_of(request_id)
-        if not self._load.finish(leg, now, measured=False):
-            return
-        held = self._charges.get(request_id)
-        if not computed or held is None or held.prefill is None:
-            self._predicted.drop(leg)
-            return
-        self._await_events(held.prefill.id, leg, now)
-        inc = self.endpoints.incarnation(held.endpoint.id)
-        if inc is not None:
-            self._predicted.insert(inc, self._charges.take_keys(held), request_id, now)
-
-    def _await_events(self, endpoint: EndpointId, name: str, now: float) -> None:
-        """A predicted prompt is computed: the engine's events, where seen, will soon replace it."""
-        if self.rung(endpoint, now) is Rung.PRECISE:
-            crowded_out = self._unconfirmed.add(endpoint, name, now)
-            if crowded_out is not None:
-                self._predicted.confirm(crowded_out, now, 0.0)
+    def _at(self, address: str, now: float) -> Endpoint | None:
+        """The member behind an address, without a match."""
+        for member in self.endpoints:
+            inc = self.endpoints.incarnation(member.id)
+            if member.address == address and inc is not None:
+                return self._endpoint(member, inc, NO_MATCH, now)
+        return None
 
     def _endpoint(self, member: Member, inc: Incarnation, match: Match, now: float) -> Endpoint:
         return Endpoint(
@@ -344,17 +281,12 @@ class PoolState:
             self._load.report(inc, record.status.report, now)
         if record.blocks is not None:
             confirmed = self._mirror.change(record.blocks, inc, most=self._most_blocks(inc, now))
-            for name in self._unconfirmed.take(inc.endpoint) if confirmed else ():
-                self._predicted.confirm(name, now, 0.0)
+            if confirmed:
+                self._charging.confirm(inc.endpoint, now)
         for first in record.first_tokens:
-            if self._own(first.decision_id, record.endpoint) is not None:
-                self.first_byte(first.decision_id, now)
+            self._charging.first_token(first.decision_id, record.endpoint, now)
         for done in record.done:
-            held = self._own(done.decision_id, record.endpoint)
-            if held is None:
-                self.counts["done-unknown"] += 1
-            else:
-                self._take_done(done, held, now)
+            self._charging.done(done, record.endpoint, now)
 
     def _most_blocks(self, inc: Incarnation, now: float) -> int | None:
         """Own blocks that the engine can hold: each is completed by another block of the engine."""
@@ -362,30 +294,6 @@ class PoolState:
         if load.total_blocks is None:
             return None
         return load.total_blocks * max(1, -(-load.block_tokens // self.rules.own_block_tokens))
-
-    def _own(self, request_id: str, endpoint: EndpointId) -> Charge | None:
-        """A decision of ours for this endpoint; a writer has no say in another's requests."""
-        held = self._charges.get(request_id)
-        return held if held is not None and held.endpoint.id == endpoint else None
-
-    def _take_done(self, done: Done, held: Charge, now: float) -> None:
-        answered = done.outcome is Outcome.OK and done.status < 400
-        self._load.finish(done.decision_id, now, measured=answered)
-        computed = answered or (done.outcome is Outcome.CLIENT_GONE and held.first_seen)
-        self._end_leg(done.decision_id, now, computed=computed)
-        if not computed:
-            self._predicted.drop(done.decision_id)
-        if answered and done.cached_tokens is not None and held.prefill is None:
-            self._trust.observe(held.endpoint.id, held.endpoint.match, done.cached_tokens)
-        self._charges.drop(done.decision_id)
-        for hook in self.on_done:
-            hook(done, held.endpoint, held.predicted_tokens)
-
-    def _end_charge(self, request_id: str, now: float) -> None:
-        held = self._charges.get(request_id)
-        if held is not None:
-            member = self.endpoints.member(held.endpoint.id)
-            self._charges.end(request_id, now, linger=member is not None and member.has_sidecar)
 
     def _status(self, member: Member, now: float) -> EndpointStatus:
         inc = self.endpoints.incarnation(member.id) or Incarnation(member.id, 0)

@@ -20,8 +20,8 @@ class Reservation:
     decode_blocks: int
     has_writer: bool
     born_at: float
-    ahead_tokens: int
-    """Prefill tokens charged there when it came, itself included."""
+    ahead_tokens: int = 0
+    """Prefill tokens charged there when it came, itself included; 0: they teach nothing."""
     headers_at: float | None = None
     first_at: float | None = None
     pending: bool = True

@@ -10,6 +10,7 @@ import msgspec
 
 from epp.errors import Refusal
 from epp.framework import Decision, EndpointId, PoolId, Request, Role
+from epp.request.apis.catalog import ANY, Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.exchange import Arrival, Outcome, Route
 from epp.request.offload import Offload
@@ -69,6 +70,7 @@ class Desk:
         prefill: Profile | None,
         roles: Sequence[Role],
         split_rules: SplitRules | None,
+        rules: Rules,
     ) -> None:
         self.now = 1000.0
         self.witness = Witness()
@@ -102,6 +104,7 @@ class Desk:
             observers=(self.witness,),
             settings=settings,
             split_rules=split_rules,
+            rules=rules,
         )
 
     def clock(self) -> float:
@@ -158,6 +161,7 @@ async def open_desk(
     prefill: Profile | None = None,
     roles: Sequence[Role] = (),
     split_rules: SplitRules | None = None,
+    rules: Rules = ANY,
     then: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Desk]:
     """A desk of `count` idle endpoints, or one for each role; `then` runs before its tasks are
@@ -176,5 +180,6 @@ async def open_desk(
                 prefill=prefill,
                 roles=roles,
                 split_rules=split_rules,
+                rules=rules,
             )
             then()

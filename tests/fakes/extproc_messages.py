@@ -1,6 +1,7 @@
 """Envoy's side of an ext_proc stream: its messages as bytes, our replies as values."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
@@ -21,17 +22,22 @@ def headers_of(pairs: Mapping[str, str] | Sequence[tuple[str, str]]) -> pb.Heade
 
 
 def request_headers(
-    pairs: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    pairs: Mapping[str, str] | Sequence[tuple[str, str]] = MappingProxyType({}),
     *,
     end: bool = False,
     request_mode: int = FDS,
     response_mode: int = pb.NONE,
     subset: object = None,
 ) -> bytes:
-    """The first message of a stream. `subset` is a value of the hint, in any shape."""
+    """The first message of a stream. `subset` is a value of the hint, in any shape.
+
+    A mapping is completed with a method and a path; a sequence stands as it is.
+    """
+    if isinstance(pairs, Mapping):
+        pairs = {":path": "/v1/completions", ":method": "POST", **pairs}
     message = pb.ProcessingRequest(
         request_headers=pb.HttpHeaders(
-            headers=headers_of(pairs or {":path": "/v1/completions", ":method": "POST"}),
+            headers=headers_of(pairs),
             end_of_stream=end,
         ),
         protocol_config=pb.ProtocolConfiguration(
@@ -63,10 +69,17 @@ def request_trailers() -> bytes:
 
 
 def response_headers(
-    status: str = "200", *, end: bool = False, served: str | None = None, name: str = ":status"
+    status: str = "200",
+    *,
+    end: bool = False,
+    served: str | None = None,
+    name: str = ":status",
+    more: Sequence[tuple[str, str]] = (),
 ) -> bytes:
     message = pb.ProcessingRequest(
-        response_headers=pb.HttpHeaders(headers=headers_of({name: status}), end_of_stream=end)
+        response_headers=pb.HttpHeaders(
+            headers=headers_of([(name, status), *more]), end_of_stream=end
+        )
     )
     if served is not None:
         space = message.metadata_context.filter_metadata[protocol.LB_NAMESPACE]

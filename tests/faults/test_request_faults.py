@@ -1,7 +1,6 @@
 """Field faults of bodies, deadlines and choice, against the director over the real pool state."""
 
 import asyncio
-import gzip
 import time
 from collections import Counter
 from random import Random
@@ -47,15 +46,6 @@ async def test_A10_prompts_of_equal_first_blocks_meet_and_others_have_other_keys
     assert first.destination == second.destination
     assert keys[0] == keys[1] != ()
     assert keys[2] != keys[0]
-
-
-async def test_A14_a_compressed_body_is_never_expanded() -> None:
-    """Protected by the encoding check of `apis.catalog.parse`. Red without it: 400."""
-    bomb = gzip.compress(b"\0" * 10_000_000)
-    async with open_desk() as desk:
-        route = await desk.route(bomb, headers={"content-encoding": "gzip"})
-        assert desk.witness.last.rung is Rung.LOAD_ONLY
-    assert route.body is None
 
 
 async def test_A17_a_stuck_tokenizer_holds_a_decision_no_longer_than_its_wait() -> None:

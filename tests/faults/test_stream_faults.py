@@ -75,15 +75,16 @@ def test_A08_a_bad_request_is_told_in_json_that_clients_understand() -> None:
 
 
 def test_A22_value_and_raw_value_make_the_same_decision() -> None:
-    """Protected by `intake.header_map`; red when it reads `raw_value` alone."""
+    """Protected by `intake._text`; red when it reads `raw_value` alone."""
+    pairs = {":path": "/v1/completions", ":method": "POST"}
     arrivals = []
-    for header in (
-        pb.HeaderValue(key=":path", raw_value=b"/v1/completions"),
-        pb.HeaderValue(key=":path", value="/v1/completions"),
+    for headers in (
+        [pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in pairs.items()],
+        [pb.HeaderValue(key=key, value=value) for key, value in pairs.items()],
     ):
         message = pb.ProcessingRequest(
             request_headers=pb.HttpHeaders(
-                headers=pb.HeaderMap(headers=[header]), end_of_stream=True
+                headers=pb.HeaderMap(headers=headers), end_of_stream=True
             )
         )
         stream = envoy.a_stream()

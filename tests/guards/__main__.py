@@ -9,6 +9,7 @@ import queue
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random, SystemRandom
@@ -33,8 +34,12 @@ def main() -> int:
         if not all(tree.imports_itself() for tree in trees):
             print("the copy of the tree is not what tests import: nothing can be shown")
             return 1
-        red = _red_already(trees[0], chosen)
-        proofs = _try(trees, chosen)
+        tests = list(dict.fromkeys(guard.test for guard in chosen))
+        usual, output = trees[0].usual(tests) if tests else ({}, "")
+        red = [test for test in tests if test not in usual]
+        if red:
+            print(f"{output[-6000:]}\n")
+        proofs = _try(trees, [guard for guard in chosen if guard.test in usual], usual)
     bad = [proof for proof in proofs if proof.verdict is not Verdict.GUARDS]
     for proof in bad:
         print(f"\n--- {proof.guard.test}\n{proof.output[-3000:]}")
@@ -45,6 +50,8 @@ def main() -> int:
     )
     for proof in bad:
         print(f"NOT ONE {proof.guard.name}: {proof.verdict.value}")
+    for test in red:
+        print(f"RED     {test}: fails with its protection in place")
     if complaints:
         print(f"{len(complaints)} faults of the list, see above")
     return int(bool(bad or red or complaints))
@@ -68,15 +75,7 @@ def _chosen(guards: list[Guard]) -> list[Guard]:
     return Random(seed).sample(guards, count)
 
 
-def _red_already(tree: Tree, guards: list[Guard]) -> bool:
-    """Whether a test fails with its protection in place, which makes its guard worthless."""
-    code, output = tree.run(dict.fromkeys(guard.test for guard in guards))
-    if guards and code != 0:
-        print(f"with every protection in place:\n{output[-6000:]}")
-    return bool(guards) and code != 0
-
-
-def _try(trees: list[Tree], guards: list[Guard]) -> list[Proof]:
+def _try(trees: list[Tree], guards: list[Guard], usual: Mapping[str, float]) -> list[Proof]:
     free: queue.Queue[Tree] = queue.Queue()
     for tree in trees:
         free.put(tree)
@@ -84,7 +83,7 @@ def _try(trees: list[Tree], guards: list[Guard]) -> list[Proof]:
     def attempt(guard: Guard) -> Proof:
         tree = free.get()
         try:
-            proof = tree.disable(guard)
+            proof = tree.disable(guard, usual[guard.test])
         finally:
             free.put(tree)
         word = "guards " if proof.verdict is Verdict.GUARDS else "SLEEPS "

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.util import cache_from_source
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.guards.entries import Guard, mutated
 from tests.timing import scaled
 
-HANGS_AFTER_S = 60.0
-"""Time limit of a test that names none itself, without the machine's scale."""
+PATIENCE_S = 10.0
+"""How long a test may hang, beyond several times what it takes with its protection."""
+TIMES = 4.0
 GIVEN_UP_AFTER_S = 300.0
-"""Time limit of a whole run of one guard."""
+"""Time limit of a whole run of one guard, without the machine's scale."""
 
 _BROKEN = re.compile(
     r"^(?:FAILED|ERROR) .* - (?:NameError|UnboundLocalError|ImportError|ModuleNotFoundError|"
@@ -59,14 +61,18 @@ class Tree:
         shutil.copytree(source, root, ignore=_left_out, symlinks=True)
         self.root = root
 
-    def disable(self, guard: Guard) -> Proof:
-        """Run the guard's test without its protection, then put it back."""
+    def disable(self, guard: Guard, usual_s: float) -> Proof:
+        """Run the guard's test without its protection, then put it back.
+
+        `usual_s`: what the test takes with it.
+        """
         path = self.root / guard.file
         whole = path.read_text()
         begun = time.monotonic()
         try:
             _write(path, mutated(whole, guard))
-            code, output = self.run([guard.test], "-x")
+            limit = f"--timeout={PATIENCE_S + TIMES * usual_s:.0f}"
+            code, output = self.run([guard.test], "-x", limit)
         finally:
             _write(path, whole)
         return Proof(guard, _verdict(code, output), time.monotonic() - begun, output)
@@ -76,7 +82,8 @@ class Tree:
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "--no-header"),
             *("-p", "no:cacheprovider", "-p", "no:randomly"),
-            *(f"--timeout={scaled(HANGS_AFTER_S):.0f}", *options, *tests),
+            *options,
+            *tests,
         ]
         # Subprocesses of the tests must import the copy as well, not what is installed.
         env = os.environ | {"PYTHONPATH": str(self.root), "COLUMNS": "400"}
@@ -97,6 +104,21 @@ class Tree:
                 output, _ = pytest.communicate()
                 return None, output
         return pytest.returncode, output
+
+    def usual(self, tests: Iterable[str]) -> tuple[dict[str, float], str]:
+        """Seconds that each test takes with every protection in place: of a parametrised one, its
+        slowest case. Tests that failed are missing; the output says why."""
+        report = self.root / "usual.xml"
+        code, output = self.run(tests, f"--junit-xml={report}", "-o", "junit_family=xunit1")
+        taken: dict[str, float] = {}
+        failed: set[str] = set()
+        if code not in _NOT_RUN and code is not None:
+            for case in ElementTree.parse(report).getroot().iter("testcase"):
+                test = f"{case.get('file')}::{str(case.get('name')).partition('[')[0]}"
+                taken[test] = max(taken.get(test, 0.0), float(case.get("time", "0")))
+                if any(each.tag in {"failure", "error"} for each in case):
+                    failed.add(test)
+        return {test: took for test, took in taken.items() if test not in failed}, output
 
     def imports_itself(self) -> bool:
         """Whether `import epp` finds this copy; anything else would prove nothing."""

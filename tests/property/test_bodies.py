@@ -1,20 +1,25 @@
 """Whatever a client sends is understood, passed on unscored, or refused: never an accident."""
 
+import gzip
 import json
+import zlib
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.errors import BadRequest
+from epp.errors import BadRequest, UnsupportedMedia
 from epp.framework import Endpoint, EndpointId, Incarnation, PoolId
 from epp.request.apis import catalog
 from epp.request.apis.prompt import TokenPrompt
+from epp.request.apis.rewrite import with_model
 from epp.request.exchange import Arrival
 from epp.request.subset import allowed
 
-PATHS = st.sampled_from(["/v1/completions", "/v1/chat/completions", "/v1/other?x", ""])
+GENERATIVE = st.sampled_from(["/v1/completions", "/v1/chat/completions"])
+PATHS = st.sampled_from([*catalog.PARSERS, *catalog.FORMS, "/v1/other?x", ""])
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -30,6 +35,18 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 NAMES = [
     "model",
+    "input",
+    "instructions",
+    "system",
+    "previous_response_id",
+    "token_ids",
+    "features",
+    "sampling_params",
+    "texts",
+    "query",
+    "documents",
+    "text_1",
+    "text_2",
     "prompt",
     "messages",
     "max_tokens",
@@ -41,12 +58,10 @@ NAMES = [
 ]
 
 
-def _arrival(path: str, body: bytes) -> Arrival:
-    return Arrival(
-        headers={":method": "POST", ":path": path, "content-type": "application/json"},
-        body=body,
-        has_body=True,
-    )
+def _arrival(path: str, body: bytes, **headers: str) -> Arrival:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    fixed = {":method": "POST", ":path": path, "content-type": "application/json"}
+    return Arrival(headers=fixed | named, body=body, has_body=True)
 
 
 @given(path=PATHS, body=st.binary(max_size=200))
@@ -55,20 +70,48 @@ def test_any_bytes_are_understood_passed_or_refused(path: str, body: bytes) -> N
         assert catalog.parse(_arrival(path, body)).api
 
 
+@given(path=PATHS, body=st.binary(max_size=200), boundary=st.text(max_size=5))
+def test_any_form_passes(path: str, body: bytes, boundary: str) -> None:
+    content_type = f"multipart/form-data; boundary={boundary}"
+    assert catalog.parse(_arrival(path, body, content_type=content_type)).api
+
+
+@given(
+    path=PATHS,
+    body=st.binary(max_size=200).flatmap(
+        lambda raw: st.sampled_from([raw, gzip.compress(raw), zlib.compress(raw)])
+    ),
+    coding=st.sampled_from(["gzip", "deflate", "x-gzip", "br", "gzip, gzip", "\u0130dentity"]),
+)
+def test_any_compressed_bytes_are_understood_passed_or_refused(
+    path: str, body: bytes, coding: str
+) -> None:
+    with suppress(BadRequest, UnsupportedMedia):
+        assert catalog.parse(_arrival(path, body, content_encoding=coding)).api
+
+
 @given(path=PATHS, fields=st.dictionaries(st.sampled_from(NAMES), values))
 def test_any_json_is_understood_passed_or_refused(path: str, fields: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", **fields}).encode()
     try:
         parsed = catalog.parse(_arrival(path, body))
     except BadRequest:
-        assert (
-            not isinstance(fields.get("model", "m"), str)
-            or not fields.get("model", "m")
-            or (b"NaN" in body or b"Infinity" in body)
-        )
+        model = fields.get("model", "m")
+        assert not isinstance(model, str) or not model or b"NaN" in body or b"Infinity" in body
     else:
         assert parsed.prompt is not None or parsed.unscored
         assert parsed.output_tokens is None or parsed.output_tokens > 0
+        assert parsed.prompt_tokens is None or parsed.prompt_tokens >= 0
+
+
+@given(path=GENERATIVE, fields=st.dictionaries(st.sampled_from(NAMES), values))
+def test_a_renamed_request_is_the_same_request(path: str, fields: dict[str, Any]) -> None:
+    body = json.dumps({**fields, "model": "m"}).encode()
+    with suppress(BadRequest):
+        before = catalog.parse(_arrival(path, body))
+        renamed = with_model(body, "other name")
+        assert renamed is not None
+        assert catalog.parse(_arrival(path, renamed)) == replace(before, model="other name")
 
 
 @given(ids=st.lists(st.integers(0, 2**32 - 1), min_size=1))

@@ -1,4 +1,5 @@
-"""Split and whole requests end in any order, engines restart and leave: no load is left behind.
+"""Split and whole requests end in any order, are served elsewhere than they were sent, engines
+restart and leave: no load is left behind.
 
 A model of who was charged with what runs beside the real pool state.
 """
@@ -54,6 +55,11 @@ class SplitMachine(RuleBasedStateMachine):
         self.answers: dict[str, Part] = {}
         self.legs: dict[str, Part] = {}
         self.ids: dict[str, str] = {}
+        self.requests: dict[str, Request] = {}
+        self.split: set[str] = set()
+        self.left: set[str] = set()
+        self.early: dict[str, tuple[int, bool]] = {}
+        """Who else spoke of a request, and whether it said that it is done."""
         self.past: list[str] = []
         members = [
             Member(id=ident, address=f"10.0.0.{n}:1", role=ROLES[n]) for n, ident in enumerate(PODS)
@@ -109,9 +115,38 @@ class SplitMachine(RuleBasedStateMachine):
             return  # the book is full
         own = by_id[PODS[decode]].match.missing(768) if other is None else 0
         self.answers[name] = Part(decode, self.lives[decode], int(own))
+        self.requests[name] = request
+        if prefill is not None:
+            self.split.add(name)
         if prefill is not None and len(self.book) == held + 2:
             tokens = int(by_id[PODS[prefill]].match.missing(768))
             self.legs[name] = Part(prefill, self.lives[prefill], tokens)
+
+    @rule(slot=NAMES, who=WHO)
+    def served_by(self, slot: str, who: int) -> None:
+        name = self.name(slot)
+        if name not in self.requests:
+            return
+        found = self.state.candidates(KEYS, block_tokens=64, prompt_tokens=768, now=self.now)
+        chosen = next(endpoint for endpoint in found if endpoint.id == PODS[who])
+        self.state.served_by(self.requests[name], chosen.address, [chosen], self.now)
+        part = self.answers.get(name)
+        if part is None or part.who == who or name in self.left:
+            return
+        lacks = 0 if name in self.split else int(chosen.match.missing(768))
+        self.answers[name] = Part(who, self.lives[who], lacks, computes=part.computes)
+        speaker, done = self.early.pop(name, (-1, False))
+        if speaker == who and done:
+            self.over(name)
+        elif speaker == who:
+            self.prefilled(name)
+
+    @rule(slot=NAMES)
+    def served_by_a_stranger(self, slot: str) -> None:
+        name = self.name(slot)
+        if name in self.requests:
+            self.state.served_by(self.requests[name], "192.0.2.1:1", (), self.now)
+            self.over(name)
 
     @rule(slot=NAMES, status=st.sampled_from([200, 400, 502]))
     def headers(self, slot: str, status: int) -> None:
@@ -142,6 +177,7 @@ class SplitMachine(RuleBasedStateMachine):
         name = self.name(slot)
         self.state.reset(name, answered=True, now=self.now)
         self.legs.pop(name, None)
+        self.left.add(name)
 
     @rule(slot=NAMES, who=WHO)
     def first_token(self, slot: str, who: int) -> None:
@@ -149,6 +185,8 @@ class SplitMachine(RuleBasedStateMachine):
         self.say(who, first_tokens=(FirstToken(name),))
         if name in self.answers and self.answers[name].who == who:
             self.prefilled(name)
+        elif name in self.answers:
+            self.early[name] = (who, False)
 
     @rule(slot=NAMES, who=WHO, outcome=st.sampled_from(list(Outcome)))
     def done(self, slot: str, who: int, outcome: Outcome) -> None:
@@ -156,6 +194,8 @@ class SplitMachine(RuleBasedStateMachine):
         self.say(who, done=(Done(decision_id=name, outcome=outcome, status=200),))
         if name in self.answers and self.answers[name].who == who:
             self.over(name)
+        elif name in self.answers:
+            self.early[name] = (who, True)
 
     @rule(data=st.data(), who=WHO)
     def echo(self, data: st.DataObject, who: int) -> None:

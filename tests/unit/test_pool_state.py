@@ -177,7 +177,75 @@ def test_a_writer_has_no_say_in_another_endpoints_requests(state: PoolState) -> 
     b = Writer(state, B)
     b.say(0.0, reset=True, done=(Done(decision_id="r"),), first_tokens=(FirstToken("r"),))
     assert pick(state, A, 0.0).load.reserved_pending == 1
-    assert state.counts["done-unknown"] == 1
+    assert state.counts["done-elsewhere"] == 1
+
+
+def serve_elsewhere(state: PoolState, now: float = 0.5, to: EndpointId = B) -> None:
+    """The gateway took the answer to `r` from the second of our list."""
+    chosen = [pick(state, A, now), pick(state, to, now)]
+    state.served_by(request(), chosen[1].address, chosen, now)
+
+
+def loads(state: PoolState, now: float) -> list[tuple[int, int]]:
+    """Requests and prompt tokens charged to A and to B."""
+    return [
+        (load.reserved_requests, load.reserved_prefill_tokens)
+        for load in (pick(state, A, now).load, pick(state, B, now).load)
+    ]
+
+
+def test_load_and_predictions_go_to_the_endpoint_that_truly_serves(state: PoolState) -> None:
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    assert loads(state, 0.1) == [(1, 650), (0, 0)]
+    serve_elsewhere(state)
+    assert loads(state, 0.6) == [(0, 0), (1, 650)]
+    assert pick(state, A, 0.6).match.tokens == 0
+    assert pick(state, B, 0.6).match.tokens == 640
+    serve_elsewhere(state)
+    assert loads(state, 0.6) == [(0, 0), (1, 650)]
+    state.response_headers("r", 200, 0.6)
+    state.first_byte("r", 0.7)
+    assert loads(state, 0.8) == [(0, 0), (1, 0)]
+    state.finished("r", 1.0)
+    assert loads(state, 1.1) == [(0, 0), (0, 0)]
+    serve_elsewhere(state, 1.2, to=A)
+    assert loads(state, 1.3) == [(0, 0), (0, 0)]
+
+
+def test_an_endpoint_that_failed_over_teaches_nothing_about_speed(state: PoolState) -> None:
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    serve_elsewhere(state, 5.0)
+    state.first_byte("r", 5.001)
+    life = state.endpoints.incarnation(B)
+    assert life is not None
+    assert state._load.prefill_tokens_per_s(life) == state._load.rules.prefill_tokens_per_s
+
+
+def test_what_the_serving_sidecar_said_too_early_counts_once_it_is_known(state: PoolState) -> None:
+    heard: list[str] = []
+    state.on_done.append(lambda done, endpoint, tokens: heard.append(endpoint.id.name))
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    b = Writer(state, B)
+    b.say(0.1, reset=True, first_tokens=(FirstToken("r"),))
+    assert loads(state, 0.2) == [(1, 650), (0, 0)]
+    serve_elsewhere(state)
+    assert loads(state, 0.6) == [(0, 0), (1, 0)]
+    b.say(0.7, done=(Done(decision_id="r", outcome=Outcome.OK, status=200),))
+    assert (loads(state, 0.8), heard) == ([(0, 0), (0, 0)], ["b"])
+
+
+def test_a_request_that_nobody_of_ours_serves_is_no_load(state: PoolState) -> None:
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    state.served_by(request(), "192.0.2.1:1", [pick(state, A, 0.1)], 0.1)
+    assert loads(state, 0.2) == [(0, 0), (0, 0)]
+    assert pick(state, A, 0.2).match.tokens == 0
+    assert state.counts["charge-no-member"] == 1
+
+
+def test_a_member_outside_of_our_list_takes_the_load_without_a_match(state: PoolState) -> None:
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    state.served_by(request(), pick(state, B, 0.1).address, [pick(state, A, 0.1)], 0.1)
+    assert loads(state, 0.2) == [(0, 0), (1, 650)]
 
 
 def test_predictions_end_with_the_first_event_batch_after_the_first_token(

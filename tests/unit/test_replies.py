@@ -9,6 +9,7 @@ from epp.errors import TooLarge
 from epp.request import replies
 from tests.fakes.extproc_messages import set_in
 
+REMOVED = (*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS)
 HEADER_VALUE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1)
 
 
@@ -30,6 +31,10 @@ def test_empty_replies_are_the_generated_ones() -> None:
         (
             replies.CONTINUE_REQUEST_HEADERS,
             pb.ProcessingResponse(request_headers=pb.HeadersResponse()),
+        ),
+        (
+            replies.CONTINUE_REQUEST_BODY,
+            pb.ProcessingResponse(request_body=pb.BodyResponse()),
         ),
         (
             replies.CONTINUE_RESPONSE_HEADERS,
@@ -55,7 +60,7 @@ def test_empty_replies_are_the_generated_ones() -> None:
 def test_a_routing_reply_is_the_generated_one(
     destination: str, value: str, new_length: bool
 ) -> None:
-    remove = [*protocol.ROUTING_HEADERS, "x-gone", *(["content-length"] if new_length else [])]
+    remove = [*REMOVED, "x-gone", *(["content-length"] if new_length else [])]
     common = pb.CommonResponse(
         header_mutation=pb.HeaderMutation(
             set_headers=[_option(protocol.DESTINATION, destination), _option("x-set", value)],
@@ -80,7 +85,7 @@ def test_a_routing_reply_with_a_new_body_is_the_generated_one(body: bytes) -> No
     common = pb.CommonResponse(
         header_mutation=pb.HeaderMutation(
             set_headers=[_option(protocol.DESTINATION, "10.0.0.1:80")],
-            remove_headers=protocol.ROUTING_HEADERS,
+            remove_headers=REMOVED,
         ),
         body_mutation=pb.BodyMutation(body=body),
     )
@@ -91,6 +96,81 @@ def test_a_routing_reply_with_a_new_body_is_the_generated_one(body: bytes) -> No
         replies.REQUEST_BODY, "10.0.0.1:80", [], [], new_length=False, new_body=body
     )
     assert data == expected.SerializeToString()
+
+
+@given(
+    scores=st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=30),
+        st.floats(allow_nan=False, allow_infinity=False),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_scores_in_the_metadata_are_the_generated_ones(scores: dict[str, float]) -> None:
+    data = replies.routing(
+        replies.REQUEST_HEADERS,
+        "10.0.0.1:80",
+        [],
+        [],
+        new_length=False,
+        scores=tuple(scores.items()),
+    )
+    plain = replies.routing(replies.REQUEST_HEADERS, "10.0.0.1:80", [], [], new_length=False)
+    expected = pb.ProcessingResponse.FromString(plain)
+    space = expected.dynamic_metadata.fields[protocol.LB_NAMESPACE].struct_value
+    table = space.fields[protocol.DESTINATION_SCORES].struct_value
+    for address, score in scores.items():
+        table.fields[address].number_value = score
+    assert pb.ProcessingResponse.FromString(data) == expected
+    assert len(data) == expected.ByteSize()
+
+
+def _scores_in(scores: list[tuple[str, float]]) -> dict[str, float]:
+    data = replies.routing(
+        replies.REQUEST_HEADERS, "10.0.0.1:80", [], [], new_length=False, scores=scores
+    )
+    reply = pb.ProcessingResponse.FromString(data)
+    space = reply.dynamic_metadata.fields[protocol.LB_NAMESPACE].struct_value
+    table = space.fields[protocol.DESTINATION_SCORES].struct_value
+    return {address: value.number_value for address, value in table.fields.items()}
+
+
+def test_a_score_that_json_cannot_say_is_left_out() -> None:
+    assert _scores_in([("a:1", float("nan")), ("b:1", float("-inf")), ("c:1", 0.5)]) == {"c:1": 0.5}
+
+
+def test_of_too_many_scores_the_best_are_told() -> None:
+    most = replies.MAX_SCORES
+    told = _scores_in([(f"10.0.{n}.1:8000", float(n)) for n in range(most + 5)])
+    assert set(told.values()) == {float(n) for n in range(5, most + 5)}
+
+
+@given(value=HEADER_VALUE, remove=st.lists(st.sampled_from(protocol.ROUTING_HEADERS), max_size=3))
+def test_a_reply_to_an_answers_headers_is_the_generated_one(value: str, remove: list[str]) -> None:
+    expected = pb.ProcessingResponse(
+        response_headers=pb.HeadersResponse(
+            response=pb.CommonResponse(
+                header_mutation=pb.HeaderMutation(
+                    set_headers=[_option("x-set", value)], remove_headers=remove
+                )
+            )
+        )
+    )
+    data = replies.response_headers([("x-set", value), ("connection", "close")], remove)
+    assert data == expected.SerializeToString()
+
+
+def test_an_answers_headers_that_nothing_changes_are_let_through() -> None:
+    assert replies.response_headers([("X-Bad", "v")], []) == replies.CONTINUE_RESPONSE_HEADERS
+
+
+@given(body=st.binary(), new_length=st.booleans())
+def test_a_new_piece_of_an_answer_is_the_generated_one(body: bytes, new_length: bool) -> None:
+    common = pb.CommonResponse(body_mutation=pb.BodyMutation(body=body))
+    if new_length:
+        common.header_mutation.remove_headers.append("content-length")
+    expected = pb.ProcessingResponse(response_body=pb.BodyResponse(response=common))
+    assert replies.new_response_body(body, new_length=new_length) == expected.SerializeToString()
 
 
 @given(size=st.integers(0, protocol.MAX_BODY_PIECE), end=st.booleans(), request=st.booleans())

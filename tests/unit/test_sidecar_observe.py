@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from epp.bodies.usage import MAX_COUNT, ResponseWatch, Unknown, Usage
+from epp.bodies.usage import MAX_COUNT, Carries, ResponseWatch, Unknown, Usage, carried
 
 USAGE = {
     "prompt_tokens": 100,
@@ -120,3 +120,21 @@ def test_nothing_is_held_back_beyond_the_limit() -> None:
     for _ in range(1000):
         watch.feed(b"data: " + b"x" * 99)
         assert len(watch._carry) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "carries"),
+    [
+        (b' {"choices":[],"usage":{"prompt_tokens":1}}', Carries.ALONE),
+        (b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":1}}', Carries.BESIDE),
+        (b'{"usage":{}}', Carries.BESIDE),
+        (b'{"choices":[],"usage":null}', Carries.NOTHING),
+        (b'{"choices":[]}', Carries.NOTHING),
+        (b'{"choices":[],"text":"\\"usage\\""}', Carries.NOTHING),
+        (b'["usage"]', Carries.NOTHING),
+        (b'"usage" [DONE]', Carries.NOTHING),
+        (b" [DONE]", Carries.NOTHING),
+    ],
+)
+def test_an_event_of_nothing_but_usage_is_told_from_others(data: bytes, carries: Carries) -> None:
+    assert carried(data) is carries

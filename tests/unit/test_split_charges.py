@@ -121,7 +121,7 @@ def test_the_prompt_is_predicted_where_it_is_computed_and_then_where_it_is_answe
 def test_keys_that_wait_for_a_prefill_are_bounded() -> None:
     charges = Charges(limit=100, max_keys=25)
     state = new_state()
-    state._charges = charges
+    state._charging.charges = charges
     for name in "abc":
         split(state, request=replace(ASKED, id=name))
     assert charges._keys == 20

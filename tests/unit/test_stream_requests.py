@@ -6,7 +6,7 @@ import pytest
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.errors import BadRequest, NoEndpoint, Refusal
+from epp.errors import BadRequest, ModelNotFound, NoEndpoint, Refusal, Saturated
 from epp.request.actions import Abort, Code, Decide, Finish
 from epp.request.intake import ByteBudget
 from epp.request.stream import Stream
@@ -26,15 +26,6 @@ def test_a_request_that_ends_with_its_headers_gets_one_reply() -> None:
     assert not arrival.body_hidden
     replies = envoy.sent(stream.decided(route(TO)))
     assert envoy.kinds(replies) == ["request_headers"]
-
-
-def test_a_gateway_that_keeps_the_body_gets_its_decision_at_the_headers() -> None:
-    stream = envoy.a_stream()
-    first = envoy.request_headers({"content-length": "10"}, request_mode=pb.NONE)
-    arrival = envoy.arrival_in(stream.receive(first))
-    assert (arrival.has_body, arrival.body_hidden) == (False, True)
-    assert envoy.kinds(envoy.sent(stream.decided(route(TO, body=b"other")))) == ["request_headers"]
-    assert envoy.kinds(envoy.sent(stream.receive(envoy.request_trailers()))) == ["request_trailers"]
 
 
 def test_a_streamed_body_is_collected_and_answered_after_the_headers() -> None:
@@ -75,51 +66,12 @@ def test_trailers_end_a_body_and_are_answered_after_it() -> None:
     assert not envoy.streamed(replies, "request_body")[0].end_of_stream
 
 
-def test_trailers_that_come_while_we_decide_are_answered_with_the_decision() -> None:
-    stream = envoy.a_stream()
-    stream.receive(envoy.request_headers(request_mode=pb.NONE))
-    assert stream.receive(envoy.request_trailers()) == ()
-    replies = envoy.sent(stream.decided(route(TO)))
-    assert envoy.kinds(replies) == ["request_headers", "request_trailers"]
-
-
 def test_a_second_end_of_the_body_changes_nothing() -> None:
     stream = _decidable(b"abc")
     assert stream.receive(envoy.request_body(b"abc", end=True)) == ()
     pieces = envoy.streamed(envoy.sent(stream.decided(route(TO))), "request_body")
     assert [piece.body for piece in pieces] == [b"abc"]
     assert stream.receive(envoy.request_body(b"abc", end=True)) == ()
-
-
-def test_a_buffered_body_is_answered_in_one_body_reply() -> None:
-    stream = envoy.a_stream()
-    first = envoy.sent(stream.receive(envoy.request_headers(request_mode=pb.BUFFERED)))
-    assert envoy.kinds(first) == ["request_headers"]
-    assert not first[0].request_headers.HasField("response")
-    # A body that trailers follow comes whole too, without the mark of the end.
-    arrival = envoy.arrival_in(stream.receive(envoy.request_body(b"abc")))
-    assert arrival.body == b"abc"
-    (reply,) = envoy.sent(stream.decided(route(TO)))
-    common = reply.request_body.response
-    assert envoy.set_in(common.header_mutation)[protocol.DESTINATION] == TO
-    assert not common.HasField("body_mutation")
-    assert envoy.kinds(envoy.sent(stream.receive(envoy.request_trailers()))) == ["request_trailers"]
-
-
-def test_a_buffered_body_can_be_replaced() -> None:
-    stream = envoy.a_stream()
-    stream.receive(envoy.request_headers(request_mode=pb.BUFFERED))
-    stream.receive(envoy.request_body(b"abc", end=True))
-    (reply,) = envoy.sent(stream.decided(route(TO, body=b"longer")))
-    common = reply.request_body.response
-    assert common.body_mutation.body == b"longer"
-    assert "content-length" in common.header_mutation.remove_headers
-
-
-def test_a_buffered_request_without_a_body_is_answered_at_its_headers() -> None:
-    stream = envoy.a_stream()
-    stream.receive(envoy.request_headers(request_mode=pb.BUFFERED, end=True))
-    assert envoy.kinds(envoy.sent(stream.decided(route(TO)))) == ["request_headers"]
 
 
 def test_a_decision_is_the_same_in_the_header_and_in_the_metadata() -> None:
@@ -131,11 +83,15 @@ def test_a_decision_is_the_same_in_the_header_and_in_the_metadata() -> None:
     assert len(reply.dynamic_metadata.fields) == len(metadata) == 1
 
 
-def test_routing_headers_of_a_client_are_always_removed() -> None:
+def test_headers_that_steer_are_always_removed() -> None:
     outcome = route(TO, set_headers=(("x-model", "m"),), remove_headers=("x-secret", "not a name"))
     (reply, _) = envoy.sent(_decidable(b"x").decided(outcome))
     mutation = reply.request_headers.response.header_mutation
-    assert list(mutation.remove_headers) == [*protocol.ROUTING_HEADERS, "x-secret"]
+    assert list(mutation.remove_headers) == [
+        *protocol.ROUTING_HEADERS,
+        *protocol.GATEWAY_HEADERS,
+        "x-secret",
+    ]
     assert envoy.set_in(mutation) == {
         protocol.DESTINATION: TO,
         protocol.REQUEST_ID: "made-up-id",
@@ -219,10 +175,11 @@ def test_a_refusal_is_an_answer_in_the_shape_that_clients_know() -> None:
     assert envoy.set_in(immediate.headers) == {
         "content-type": "application/json",
         protocol.DROP_REASON: "rejected-no-endpoints",
+        "retry-after": "1",
     }
     assert json.loads(immediate.body) == {
         "error": {
-            "message": 'nobody is "ready"',
+            "message": 'inference error: ServiceUnavailable - nobody is "ready"',
             "type": "service_unavailable",
             "param": None,
             "code": "rejected-no-endpoints",
@@ -230,14 +187,18 @@ def test_a_refusal_is_an_answer_in_the_shape_that_clients_know() -> None:
     }
 
 
-def test_a_shed_request_is_told_when_to_come_back() -> None:
-    class Shed(Refusal):
-        reason = "rejected-saturated"
-        status = 429
-
-    (reply, _) = _decidable(b"x").decided(Shed("saturated"))
-    headers = envoy.set_in(envoy.sent([reply])[0].immediate_response.headers)
-    assert headers["retry-after"] == "1"
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [(Saturated, True), (NoEndpoint, True), (BadRequest, False), (ModelNotFound, False)],
+)
+def test_whoever_may_succeed_later_is_told_when_to_come_back(
+    refusal: type[Refusal], told: bool
+) -> None:
+    (reply, _) = _decidable(b"x").decided(refusal("no"))
+    immediate = envoy.sent([reply])[0].immediate_response
+    assert envoy.set_in(immediate.headers).get("retry-after") == ("1" if told else None)
+    wanted = f"inference error: {refusal.code} - no"
+    assert json.loads(immediate.body)["error"]["message"] == wanted
 
 
 def test_nothing_is_said_after_a_refusal() -> None:
@@ -315,30 +276,6 @@ def test_writing_before_the_decision_lets_nothing_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"),
-    [(pb.STREAMED, "STREAMED"), (pb.BUFFERED_PARTIAL, "BUFFERED_PARTIAL"), (pb.GRPC, "GRPC")],
-)
-def test_a_request_mode_that_we_cannot_serve_is_refused_by_name(mode: int, name: str) -> None:
-    (abort,) = envoy.a_stream().receive(envoy.request_headers(request_mode=mode))
-    assert isinstance(abort, Abort)
-    assert abort.code is Code.INVALID_ARGUMENT
-    assert f" {name} " in abort.message
-
-
-@pytest.mark.parametrize("mode", [pb.GRPC, 77])
-def test_a_response_mode_that_we_cannot_serve_is_refused(mode: int) -> None:
-    (abort,) = envoy.a_stream().receive(envoy.request_headers(response_mode=mode))
-    assert isinstance(abort, Abort)
-    assert abort.code is Code.INVALID_ARGUMENT
-
-
-def test_a_request_mode_from_the_future_is_refused() -> None:
-    (abort,) = envoy.a_stream().receive(envoy.request_headers(request_mode=77))
-    assert isinstance(abort, Abort)
-    assert " 77 " in abort.message
-
-
-@pytest.mark.parametrize(
     "messages",
     [
         [b"\xff\xff\xff"],
@@ -397,64 +334,6 @@ def test_a_stream_that_dies_before_the_answer_resets_the_route() -> None:
     stream.closed()
     stream.closed()
     assert progress.events == [("reset", False)]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (["10.0.0.1:80", "10.0.0.2"], ("10.0.0.1:80", "10.0.0.2")),
-        ("10.0.0.1:80, [::1]:8000", ("10.0.0.1:80", "[::1]:8000")),
-        (["10.0.0.1:80,10.0.0.2:80", "10.0.0.3:80"], ("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")),
-        ([], ()),
-        ("", ()),
-        (" , ", ()),
-        (7.0, ()),
-        (True, ()),
-        ({"a": "10.0.0.1:80"}, ()),
-        (["10.0.0.1:80", 7.0], ("10.0.0.1:80",)),
-    ],
-)
-def test_the_subset_hint_comes_in_many_shapes_and_never_widens(
-    value: object, expected: tuple[str, ...]
-) -> None:
-    stream = envoy.a_stream()
-    arrival = envoy.arrival_in(stream.receive(envoy.request_headers(end=True, subset=value)))
-    assert arrival.subset == expected
-
-
-def test_the_subset_hint_counts_from_whichever_message_carries_it() -> None:
-    stream = envoy.a_stream()
-    stream.receive(envoy.request_headers())
-    stream.receive(envoy.request_body(b"x", subset=["10.0.0.1:80"]))
-    arrival = envoy.arrival_in(stream.receive(envoy.request_body(end=True)))
-    assert arrival.subset == ("10.0.0.1:80",)
-
-
-def test_without_a_subset_hint_everybody_may_serve() -> None:
-    message = pb.ProcessingRequest.FromString(envoy.request_headers(end=True))
-    message.metadata_context.filter_metadata[protocol.SUBSET_NAMESPACE].update({"other": "x"})
-    stream = envoy.a_stream()
-    assert envoy.arrival_in(stream.receive(message.SerializeToString())).subset is None
-
-
-def test_headers_are_read_from_either_field_and_joined() -> None:
-    message = pb.ProcessingRequest(
-        request_headers=pb.HttpHeaders(
-            headers=pb.HeaderMap(
-                headers=[
-                    pb.HeaderValue(key="X-Raw", raw_value=b"caf\xe9", value="ignored"),
-                    pb.HeaderValue(key="x-text", value="text"),
-                    pb.HeaderValue(key="x-twice", raw_value=b"a"),
-                    pb.HeaderValue(key="x-twice", raw_value=b"b"),
-                ]
-            ),
-            end_of_stream=True,
-        )
-    )
-    headers = envoy.arrival_in(envoy.a_stream().receive(message.SerializeToString())).headers
-    assert headers["x-raw"] == "caf\xe9"
-    assert headers["x-text"] == "text"
-    assert headers["x-twice"] == "a,b"
 
 
 def _decidable(body: bytes) -> Stream:

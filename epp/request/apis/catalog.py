@@ -1,25 +1,70 @@
 """Find the parser of a request by its path, and what must hold before a body is parsed.
 
-The longest known suffix wins, compared by whole segments, without the query and without a slash at
-the end (fault A09). What is not a JSON body posted to a known path passes unscored: GETs (A02),
-multipart (A16), compressed bodies (A14), and every path that we do not know.
+A path is known by its last segments, without the query and without a slash at the end (fault A09);
+of several that fit the longest wins. What is not a JSON body posted to a known path passes
+unscored: GETs (A02), forms (A16), and every path that we do not know.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from epp.errors import BadRequest
+from epp import protocol
+from epp.errors import BadRequest, ModelNotFound
 from epp.request.exchange import Arrival
 
-from . import openai, passthrough
+from . import encodings, generate, light, media, messages, openai, passthrough, pooled, responses
 from .prompt import Parsed
+from .reading import NOT_JSON
 
 Parser = Callable[[str, bytes], Parsed]
 
 PARSERS: dict[str, Parser] = {
     "/chat/completions": openai.chat,
+    "/chat/completions/render": light.render,
     "/completions": openai.completions,
+    "/completions/render": light.render,
+    "/responses": responses.responses,
+    "/responses/render": light.render,
+    "/conversations": light.conversations,
+    "/embeddings": pooled.embeddings,
+    "/images/generations": media.images,
+    "/audio/speech": media.speech,
+    "/v1/messages": messages.messages,
+    "/v1/messages/count_tokens": light.count_tokens,
+    "/v1/messages/render": light.render,
+    "/inference/v1/generate": generate.generate,
+    "/tokenize": light.tokens,
+    "/detokenize": light.tokens,
+    "/pooling": pooled.pooling,
+    "/classify": pooled.pooling,
+    "/v2/embed": pooled.pooling,
+    "/score": pooled.scores,
+    "/rerank": pooled.scores,
 }
-"""Suffix of a path: its parser."""
+"""Last segments of a path: the parser of its JSON bodies."""
+
+FORMS = frozenset(
+    {"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"}
+)
+"""Last segments of the paths that take forms."""
+
+BODILESS = frozenset({"/conversations"})
+"""Those whose posts may have no body."""
+
+_LONGEST = max(suffix.count("/") for suffix in (*PARSERS, *FORMS))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator says about requests."""
+
+    known_models: frozenset[str] = frozenset()
+    """Names that are served; every other one gets 404. Empty: any name passes (fault A11)."""
+    max_body_bytes: int = 10 * 2**20
+    """Most bytes that a compressed body may unfold to."""
+
+
+ANY = Rules()
 
 
 def plain_path(path: str) -> str:
@@ -27,28 +72,76 @@ def plain_path(path: str) -> str:
     return path.partition("?")[0].partition("#")[0].rstrip("/") or "/"
 
 
-def resolve(path: str) -> Parser | None:
-    """The parser of a plain path, or None."""
-    known = [suffix for suffix in PARSERS if path.endswith(suffix)]
-    return PARSERS[max(known, key=len)] if known else None
+def suffix_of(path: str) -> str:
+    """The longest known end of a plain path, by whole segments; empty where none is known."""
+    segments = path.rsplit("/", _LONGEST)[1:]
+    for number in range(len(segments)):
+        suffix = "/" + "/".join(segments[number:])
+        if suffix in PARSERS or suffix in FORMS:
+            return suffix
+    return ""
 
 
-def parse(arrival: Arrival) -> Parsed:
-    """Understand one request. Raises BadRequest for a known API that was not given JSON for it."""
+def work_bytes(arrival: Arrival, rules: Rules = ANY) -> int:
+    """Bytes that `parse` may have to read: more than the body has where that is compressed."""
+    size = len(arrival.body)
+    if encodings.coding(arrival.headers.get("content-encoding", "")):
+        return max(size, min(size * encodings.MAX_RATIO, rules.max_body_bytes))
+    return size
+
+
+def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
+    """Understand one request.
+
+    Raises BadRequest for a known API that was not given JSON for it, TooLarge and UnsupportedMedia
+    for a compressed body that cannot be read, and ModelNotFound.
+    """
+    parsed = _understood(arrival, rules)
+    _admit(parsed.model, arrival.headers, rules)
+    prompt = parsed.prompt
+    return replace(parsed, prompt=prompt.bounded()) if prompt is not None else parsed
+
+
+def _understood(arrival: Arrival, rules: Rules) -> Parsed:
     path = plain_path(arrival.path)
-    parser = resolve(path)
-    if parser is None:
-        return passthrough.unscored(path, "unknown path")
-    if arrival.method not in {"POST", ""}:
-        return passthrough.unscored(path, "not a POST")
-    if arrival.body_hidden:
-        return passthrough.unscored(path, "body not shown")
+    suffix = suffix_of(path)
+    why = _unread(arrival, suffix)
+    if why:
+        return passthrough.unscored(path, why)
+    if suffix in FORMS:
+        return media.form(path, arrival.headers["content-type"], arrival.body)
+    coding = encodings.coding(arrival.headers.get("content-encoding", ""))
+    return PARSERS[suffix](path, encodings.unfolded(arrival.body, coding, rules.max_body_bytes))
+
+
+def _unread(arrival: Arrival, suffix: str) -> str:
+    """Why a body is not read, in stable words; empty where it is. Raises BadRequest."""
     media_type = arrival.headers.get("content-type", "").partition(";")[0].strip().lower()
-    json = media_type in {"", "application/json", "text/json"} or media_type.endswith("+json")
-    if not arrival.body and (json or not arrival.has_body):
-        raise BadRequest("the body is empty; send a JSON object with a `model`")
-    if not json:
-        return passthrough.unscored(path, "not JSON")
-    if arrival.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
-        return passthrough.unscored(path, "compressed")
-    return parser(path, arrival.body)
+    is_json = media_type in {"", "application/json", "text/json"} or media_type.endswith("+json")
+    why = ""
+    if not suffix:
+        why = "unknown path"
+    elif arrival.method not in {"POST", ""}:
+        why = "not a POST"
+    elif arrival.body_hidden:
+        why = "body not shown"
+    elif suffix in FORMS:
+        why = "" if media_type == "multipart/form-data" else "not a form"
+    elif not arrival.body and (is_json or not arrival.has_body):
+        if suffix not in BODILESS:
+            raise BadRequest(f"{NOT_JSON}the body is empty; send a JSON object with a `model`")
+    elif not is_json:
+        why = "not JSON"
+    return why
+
+
+def _admit(model: str, headers: Mapping[str, str], rules: Rules) -> None:
+    """Refuse a model that nobody serves. What counts is the name that the engine will read."""
+    if not rules.known_models or not model:
+        return
+    target = next((headers[name] for name in protocol.MODEL_REWRITE if name in headers), model)
+    if target not in rules.known_models:
+        raise ModelNotFound(
+            "the model is not served here; GET /v1/models lists those that are, and their names "
+            "are compared letter by letter"
+        )

@@ -1,6 +1,11 @@
 """What a parser understood of a request: the model, the prompt, and how to get its tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+MAX_TEXT_BYTES = 1024 * 1024
+"""Text that an engine is asked to tokenize."""
+HEAD_BYTES = MAX_TEXT_BYTES + 1
+"""What is kept of a prompt: more than any step after the parser reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +16,11 @@ class TokenPrompt:
     """Little-endian uint32 each."""
     other_tokens: int = 0
     """Tokens of the other prompts of the same request: load, but no keys."""
+
+    def bounded(self) -> "TokenPrompt":
+        """The same size and the same first keys in bounded memory: 256 thousand ids at most."""
+        head = self.ids[: HEAD_BYTES & ~3]
+        return TokenPrompt(head, self.other_tokens + (len(self.ids) - len(head)) // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,13 @@ class TextPrompt:
     media_tokens: int = 0
     """Guess for what is not text."""
 
+    def bounded(self) -> "TextPrompt":
+        """The same size and the same first keys in bounded memory, too long to be tokenized."""
+        if len(self.text) <= HEAD_BYTES:
+            return self
+        other = self.other_bytes + len(self.text) - HEAD_BYTES
+        return replace(self, text=self.text[:HEAD_BYTES], tokenize=None, other_bytes=other)
+
 
 Prompt = TokenPrompt | TextPrompt
 
@@ -43,8 +60,10 @@ class Parsed:
     cache_salt: str = ""
     prompt: Prompt | None = None
     """None: route by load alone."""
+    prompt_tokens: int | None = None
+    """Tokens to charge where there is no prompt; None: nobody knows."""
     output_tokens: int | None = None
-    """The request's own limit of its answer."""
+    """The request's own limit of its answer; 1 where nothing is generated."""
     unscored: str = ""
     """Why there is no prompt, in stable words."""
     whole: str = "api"

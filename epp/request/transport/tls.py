@@ -33,9 +33,18 @@ def server_credentials(
     if cert_path is None:
         certificate, key = self_signed(host_names(), now_ns=now_ns)
     else:
-        certificate, key = _read(cert_path / "tls.crt"), _read(cert_path / "tls.key")
-        _check(cert_path, certificate, key)
+        certificate, key = read_pair(cert_path)
     return grpc.ssl_server_credentials([(key, certificate)])
+
+
+def read_pair(directory: Path) -> tuple[bytes, bytes]:
+    """(certificate chain, private key) from `tls.crt` and `tls.key`, which belong together.
+
+    Raises ConfigError when a file cannot be read or is not what its name says.
+    """
+    certificate, key = _read(directory / "tls.crt"), _read(directory / "tls.key")
+    _check(directory, certificate, key)
+    return certificate, key
 
 
 def host_names() -> list[str]:

@@ -1,0 +1,76 @@
+"""What stands in for a prompt whose tokens only the engine knows: its text, piece by piece.
+
+A conversation's next turn begins with the pieces of the last one, so that their keys meet. Images
+and the like enter by a digest, for their bytes are neither text nor tokens.
+"""
+
+import msgspec
+import xxhash
+
+from .prompt import TextPrompt
+from .reading import given
+
+MEDIA_TOKENS = 256
+"""Guess for one image, audio or video."""
+MAX_OPAQUE_BYTES = 4096
+"""An item that nobody knows counts as text up to this size, and as an image above it."""
+
+SHAPELESS = (msgspec.MsgspecError, RecursionError, TypeError, UnicodeError)
+"""What a parser may meet in a prompt of a shape that it does not know."""
+
+
+class _Part(msgspec.Struct):
+    text: str
+
+
+_part = msgspec.json.Decoder(str | _Part)
+
+
+class Pieces:
+    """The text of one conversation as it is being read."""
+
+    __slots__ = ("_pieces", "media")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.media = 0
+        """Pieces that are not text."""
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def text(self, text: str) -> None:
+        self._pieces.append(text.encode())
+
+    def raw(self, *raws: msgspec.Raw) -> None:
+        """JSON as the client wrote it, where it is given."""
+        self._pieces += [bytes(raw) for raw in raws if given(raw)]
+
+    def medium(self, raw: msgspec.Raw) -> None:
+        """Something that is not text, by a digest of its JSON."""
+        self.media += 1
+        self._pieces.append(xxhash.xxh3_128_digest(bytes(raw)))
+
+    def opaque(self, raw: msgspec.Raw) -> None:
+        """An item of unknown kind, which may hold text or an image."""
+        if len(bytes(raw)) > MAX_OPAQUE_BYTES:
+            self.medium(raw)
+        else:
+            self.raw(raw)
+
+    def content(self, content: str | list[msgspec.Raw] | None) -> None:
+        """A message's content in OpenAI's shapes: text, or parts of which those with text count."""
+        if isinstance(content, str):
+            self.text(content)
+        for raw in content if isinstance(content, list) else ():
+            try:
+                part = _part.decode(raw)
+            except msgspec.ValidationError:
+                self.medium(raw)
+            else:
+                self.text(part if isinstance(part, str) else part.text)
+
+    def prompt(self, tokenize: tuple[tuple[str, bytes], ...] | None = None) -> TextPrompt:
+        return TextPrompt(
+            b"\0".join(self._pieces), tokenize, media_tokens=self.media * MEDIA_TOKENS
+        )
