@@ -90,8 +90,11 @@ class Answer:
         """The replies to its trailers, which end it."""
         self.seen = True
         rest, self._rename = self._rename, None
-        tail = b"" if rest is None else rest.finish()
         self._finished()
+        tail = b""
+        if rest is not None and self.mode == pb.FULL_DUPLEX_STREAMED:
+            # Elsewhere nothing fits before trailers. Only a text that broke off has a tail.
+            tail = rest.finish()
         out = replies.pieces(replies.RESPONSE_BODY, tail, end=False) if tail else []
         return [*out, replies.RESPONSE_TRAILERS]
 
