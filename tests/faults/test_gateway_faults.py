@@ -241,8 +241,8 @@ async def test_A31_what_a_dying_picker_does_to_running_answers(
             b"GET /x HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
             b"403",
         ),
-        (b"GET /x HTTP/1.0\r\n\r\n", b"closed"),
-        (b"CONNECT h:80 HTTP/1.1\r\nhost: h\r\n\r\n", b"400"),
+        (b"GET /x HTTP/1.0\r\n\r\n", b"426"),
+        (b"CONNECT h:80 HTTP/1.1\r\nhost: h\r\n\r\n", b"404"),
         (
             b"POST /x HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
             b"100",
