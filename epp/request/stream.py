@@ -231,17 +231,19 @@ class Stream:
 
     def _on_request_trailers(self) -> Sequence[Action]:
         match self._phase:
-            case _Phase.COLLECTING if self._request_mode == pb.FULL_DUPLEX_STREAMED:
+            case _Phase.OPEN:
+                return self._abort(Code.INVALID_ARGUMENT, "request_header_mode must be SEND")
+            case _Phase.COLLECTING if self._request_mode in HELD:
+                # Envoy shows no body message then, and only that could be answered with a route.
+                return self._refuse(BadRequest("trailers must not follow an empty body"))
+            case _Phase.COLLECTING:
                 self._trailers = True
                 return self._decide(has_body=True)
             case _Phase.DECIDING:
                 self._trailers = True
-                return ()
             case _Phase.ROUTED:
                 return (Send(replies.REQUEST_TRAILERS),)
-            case _Phase.BYPASSED:
-                return ()
-        return self._abort(Code.INVALID_ARGUMENT, "request trailers before the request")
+        return ()
 
     def _decide(self, *, has_body: bool = False, body_hidden: bool = False) -> Sequence[Action]:
         self._phase = _Phase.DECIDING
