@@ -98,7 +98,7 @@ class Picker:
         self.health = Health()
         self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
-        self.metrics = Metrics(version=version("gie-epp"))
+        self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
         self.pool.on_done.append(self.metrics.done)
         self.reader = self._reader()
         self._rng = random.Random()
@@ -120,6 +120,8 @@ class Picker:
     def director(
         self, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
     ) -> PickDirector:
+        if self.settings.conformance:
+            log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
         deadline_s = self.settings.decision_deadline_s
         exact = self.settings.tokenizer == "engine"
         tokens = Tokens(
@@ -146,10 +148,14 @@ class Picker:
             chance=self._rng,
             clock=clock,
             observers=[self.metrics, self.explain, self.alarm],
+            meters=self.metrics.meters,
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
                 destinations=self.settings.max_endpoints,
+                subset_filter=not self.settings.disable_endpoint_subset_filter,
+                emit_scores=self.settings.emit_endpoint_scores,
+                conformance=self.settings.conformance,
             ),
             rules=Rules(
                 known_models=frozenset(self.settings.known_models),

@@ -8,7 +8,8 @@ from epp.errors import NoEndpoint
 from epp.framework import Request
 from epp.observe import catalogue
 from epp.observe.explain import MAX_DECISIONS, Explain
-from epp.observe.metrics import MAX_LABEL_CHARS, Bounded, Metrics
+from epp.observe.labels import MAX_LABEL_CHARS, Bounded
+from epp.observe.metrics import Metrics
 from epp.state.records import Done, Outcome
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched
@@ -55,7 +56,7 @@ async def test_decisions_refusals_and_answers_are_counted() -> None:
         await desk.decide(b"broken")
         await desk.route(method="GET", path="/v1/models")
         samples = page(desk, metrics)
-    base = 'fairness_id="default-flow",model_name="m",priority="0",target_model_name=""'
+    base = 'fairness_id="default-flow",model_name="m",priority="0",target_model_name="m"'
     assert samples["llm_d_epp_request_total{" + base + "}"] == 1
     assert samples['llm_d_epp_request_error_total{error_code="502",' + base + "}"] == 1
     assert samples['epp_refusals_total{reason="bad-request"}'] == 1
