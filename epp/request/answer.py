@@ -46,7 +46,7 @@ class Answer:
         remove = head.owned
         if first and self._progress is not None:
             served = served_endpoint(request.metadata_context.filter_metadata)
-            streaming = head.content_type.startswith("text/event-stream")
+            streaming = head.content_type.lower().startswith("text/event-stream")
             set_headers = self._progress.response_headers(head.status, served, streaming=streaming)
             if not message.end_of_stream:
                 self._open_body(head)

@@ -85,13 +85,13 @@ def _parts(item: Value) -> list[str]:
 
 
 def served_endpoint(metadata: Mapping[str, Struct]) -> str | None:
-    """The endpoint that truly served, if the gateway says so."""
+    """The endpoint that truly served, if the gateway says so; empty: its metadata says nothing."""
     if protocol.LB_NAMESPACE not in metadata:
         return None
     fields = metadata[protocol.LB_NAMESPACE].fields
     if protocol.DESTINATION_SERVED not in fields:
-        return None
-    return fields[protocol.DESTINATION_SERVED].string_value or None
+        return ""
+    return fields[protocol.DESTINATION_SERVED].string_value
 
 
 @dataclass(slots=True)

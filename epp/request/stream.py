@@ -253,6 +253,7 @@ class Stream:
             has_body=has_body,
             body_hidden=body_hidden,
             subset=self._subset,
+            answer_shown=self._answer.mode != pb.NONE,
         )
         return (Decide(self._arrival),)
 

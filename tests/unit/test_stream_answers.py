@@ -98,7 +98,7 @@ def test_metadata_without_a_served_endpoint_says_nothing() -> None:
     message = pb.ProcessingRequest.FromString(envoy.response_headers())
     message.metadata_context.filter_metadata[protocol.LB_NAMESPACE].update({"other": "x"})
     stream.receive(message.SerializeToString())
-    assert progress.events == [("headers", 200, None)]
+    assert progress.events == [("headers", 200, "")]
 
 
 @pytest.mark.parametrize(
