@@ -1,6 +1,7 @@
 """The relay on aiohttp: server towards the client, `upstream` towards the engine.
 
-Both bodies pass unchanged, but for `kv_transfer_params`, which only prefill legs may carry. An
+Both bodies pass unchanged, but for `kv_transfer_params`, which only prefill legs may carry, and for
+the usage of streams (see `asking`). An
 answer that the engine broke off is never ended cleanly: the client's connection is cut, so that it
 cannot take a part for the whole.
 """
@@ -25,6 +26,7 @@ from sidecar.upstream import BodyGuard, Call, Upstream, pieces
 
 from . import headers, intake, refusals
 from .exchange import Exchange
+from .measuring import Measuring
 from .refusals import LegError, Refused
 from .reply import Incoming, Passage, cut, head_of
 from .upload import Content, Upload
@@ -70,6 +72,7 @@ class AiohttpRelay:
         door: Door,
         splitter: Splitter,
         metrics: HandoffMetrics,
+        measuring: Measuring,
         journal: Journal,
         refusing: Readiness,
         limits: Limits,
@@ -81,6 +84,7 @@ class AiohttpRelay:
         self._door = door
         self._splitter = splitter
         self._metrics = metrics
+        self._measuring = measuring
         self._journal = journal
         self._refusing = refusing
         self._limits = limits
@@ -217,6 +221,7 @@ class AiohttpRelay:
                     self._admit(body)
                 else:
                     body = await self._clean(request, body)
+                    body = await self._measuring.begin(request, exchange, body)
                     split = await self._splitter.serve(
                         request, exchange, passage, body, _own(request)
                     )
