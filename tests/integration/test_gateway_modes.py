@@ -1,5 +1,6 @@
 """Every pair of body modes that a real Envoy accepts: prompts and answers arrive whole, routed."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -174,6 +175,62 @@ async def test_a_renamed_answer_is_framed_right(tmp_path: Path, mode: str) -> No
                 assert json.loads(text) == {"model": asked, "choices": []}
                 declared = response.headers.get("content-length", str(len(text)))
                 assert declared == str(len(text))
+
+
+async def test_pieces_that_do_not_wait_for_the_headers_reply_pass_too(tmp_path: Path) -> None:
+    def eager(bootstrap: str) -> str:
+        config = json.loads(_in_modes(STREAMED, STREAMED)(bootstrap))
+        chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+        ext_proc = chain["filters"][0]["typed_config"]["http_filters"][0]["typed_config"]
+        ext_proc["send_body_without_waiting_for_header_response"] = True
+        return json.dumps(config)
+
+    async with (
+        rig(tmp_path, edit=eager) as here,
+        aiohttp.ClientSession(here.gateway.url) as client,
+    ):
+        arrived = asyncio.Event()
+
+        async def late(_: Arrival) -> Outcome:
+            await arrived.wait()
+            return route(here.backends[1].address)
+
+        async def slow() -> AsyncIterator[bytes]:
+            async for piece in _pieces(PROMPT):
+                yield piece
+                await asyncio.sleep(0.01)
+            arrived.set()
+
+        here.director.script = late
+        async with client.post("/echo", data=slow()) as response:
+            assert await response.read() == PROMPT
+        assert here.backends[1].seen[-1].body == PROMPT
+        assert await here.gateway.ext_proc("spurious_msgs_received") == 0
+
+
+async def test_scores_reach_the_gateway_and_only_our_own_headers_the_client(
+    tmp_path: Path,
+) -> None:
+    def logged(bootstrap: str) -> str:
+        key = f"{protocol.LB_NAMESPACE}:{protocol.DESTINATION_SCORES}"
+        return bootstrap.replace('"time": ', f'"scores": "%DYNAMIC_METADATA({key})%", "time": ', 1)
+
+    forged = b"%b: 203.0.113.9:1\r\n" % protocol.CONFORMANCE_SERVED.encode()
+    forged += b"%b: 203.0.113.9:1\r\nx-kept: yes\r\n" % protocol.DESTINATION.encode()
+    async with (
+        raw_backend(HEAD + forged + b"content-length: 2\r\n\r\nok") as (address, _),
+        rig(tmp_path, more_endpoints=(address,), edit=logged) as here,
+        aiohttp.ClientSession(here.gateway.url) as client,
+    ):
+        progress = RecordingProgress(answer_headers=((protocol.CONFORMANCE_SERVED, address),))
+        scores = ((address, 1.25), (here.backends[0].address, 0.0))
+        here.director.script = lambda _: replace(route(address, progress=progress), scores=scores)
+        async with client.post("/v1/completions", data=b"{}") as response:
+            assert response.headers.getall(protocol.CONFORMANCE_SERVED) == [address]
+            assert protocol.DESTINATION not in response.headers
+            assert response.headers["x-kept"] == "yes"
+        (line,) = await here.gateway.log_lines(1)
+        assert line["scores"] == dict(scores)
 
 
 @pytest.mark.parametrize(("request_mode", "response_mode"), [("GRPC", NONE), (NONE, "GRPC")])
