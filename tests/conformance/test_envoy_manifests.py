@@ -3,73 +3,15 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from epp import protocol
 from epp.request.transport.grpc import TransportLimits
 from epp.sim.fleets.binaries import find_envoy
+from tests.conformance.shipped import MANIFESTS, SHIPPED, Shipped
 
-MANIFESTS = Path(__file__).parents[2] / "manifests" / "envoy"
-STREAMED = "FULL_DUPLEX_STREAMED"
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """One file, how it is printed, and what of requests and answers passes the picker in it."""
-
-    name: str
-    flags: tuple[str, ...]
-    request_body: str
-    request_trailers: str
-    response_body: str
-    response_trailers: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def file(self) -> Path:
-        return MANIFESTS / f"{self.name}.json"
-
-    @property
-    def config(self) -> Any:
-        return json.loads(self.file.read_text())
-
-    @property
-    def manager(self) -> Any:
-        (listener,) = self.config["static_resources"]["listeners"]
-        return listener["filter_chains"][0]["filters"][0]["typed_config"]
-
-    @property
-    def host(self) -> Any:
-        (host,) = self.manager["route_config"]["virtual_hosts"]
-        return host
-
-    @property
-    def ext_procs(self) -> list[Any]:
-        filters = self.manager["http_filters"]
-        return [one["typed_config"] for one in filters if "ext_proc" in json.dumps(one)]
-
-    def cluster(self, name: str) -> Any:
-        (found,) = [
-            one for one in self.config["static_resources"]["clusters"] if one["name"] == name
-        ]
-        return found
-
-
-SHIPPED = (
-    Shipped("standalone", (), STREAMED, "SEND", "NONE", "SKIP"),
-    Shipped(
-        "standalone-trailers", ("--response-trailers", "send"), STREAMED, "SEND", "NONE", "SEND"
-    ),
-    Shipped("full-duplex", ("--envoy", "full-duplex"), STREAMED, "SEND", STREAMED, "SEND"),
-    Shipped("original-dst", ("--envoy", "original-dst"), STREAMED, "SEND", "NONE", "SKIP"),
-    Shipped("buffered", ("--envoy", "buffered"), "BUFFERED", "SKIP", "NONE", "SKIP"),
-)
 each_file = pytest.mark.parametrize("shipped", SHIPPED, ids=str)
 
 
@@ -91,33 +33,6 @@ def test_envoy_takes_it(shipped: Shipped, tmp_path: Path) -> None:
     command = [str(envoy), "--mode", "validate", "--config-path", str(shipped.file)]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-
-
-@each_file
-def test_A06_one_body_streaming_filter_and_no_mode_override(shipped: Shipped) -> None:
-    """Protected by `_filters` in epp/sim/gateway/envoy.py, through the files that it writes; red
-    with a second filter or with `allow_mode_override`. Live: test_gateway_faults."""
-    (only,) = shipped.ext_procs
-    assert not only.get("allow_mode_override", False)
-    assert "mode_override" not in json.dumps(shipped.config)
-    per_route = json.dumps(shipped.manager["route_config"])
-    assert "processing_mode" not in per_route
-    assert "grpc_service" not in per_route
-
-
-@each_file
-def test_A07_the_trailer_mode_of_each_file_is_pinned(shipped: Shipped) -> None:
-    """Protected by `processing_mode` in epp/sim/gateway/modes.py; red when a streamed body comes
-    without its trailers, which Envoy refuses, and when one file's choice changes unnoticed."""
-    (only,) = shipped.ext_procs
-    assert only["processing_mode"] == {
-        "request_header_mode": "SEND",
-        "request_body_mode": shipped.request_body,
-        "request_trailer_mode": shipped.request_trailers,
-        "response_header_mode": "SEND",
-        "response_body_mode": shipped.response_body,
-        "response_trailer_mode": shipped.response_trailers,
-    }
 
 
 @each_file
