@@ -1,12 +1,13 @@
 """One ext_proc stream as a state machine without I/O: Envoy's messages in, actions out.
 
-The request collects until its end (its headers, its body's last piece, or its trailers), then one
-`Decide` leaves and one `Route` or `Refusal` comes back through `decided`. The answer's messages are
-passed on as they come, and what they tell goes to the route's `Progress`.
+The request collects as far as the gateway shows it (its headers, its body's last piece, or its
+trailers), then one `Decide` leaves and one `Route` or `Refusal` comes back through `decided`. The
+answer's messages are passed on as they come (`answer.py`).
 
 Rules that a gateway enforces, and that the tests check:
 * Exactly one reply to the request's headers, and before any piece of its body (A29).
-* One reply to each message of the answer, at once, without waiting for the decision.
+* One reply to each message of the answer, at once, without waiting for the decision; only in
+  FULL_DUPLEX_STREAMED may a piece have none or several.
 * A stream that ends without an answer never ends with OK: to Envoy that means "skip the picker",
   so every such end is an `Abort`.
 * A stream is never closed from our side while the answer may still pass through it.
