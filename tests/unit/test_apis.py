@@ -363,6 +363,9 @@ def test_json_that_only_engines_accept_passes_unscored_for_them_to_judge() -> No
     for body in (b'\xef\xbb\xbf{"model":"m"}', b'{"model":"m","user":"\\ud83d"}'):
         parsed = catalog.parse(_post(body))
         assert (parsed.model, parsed.unscored) == ("m", "odd text")
+    for body in (b'{"user":"\\ud83d"}', b'{"model":"","user":"\\ud83d"}'):
+        with pytest.raises(BadRequest):
+            catalog.parse(_post(body))
     odd = catalog.parse(_post(b'{"model":"\\ud83d"}')).model
     assert odd.encode() == b"?"
 
