@@ -64,7 +64,9 @@ def _is_name(text: str) -> bool:
 
 
 def _is_limit(text: str) -> bool:
-    """A time in milliseconds: a finite number above 0."""
+    """A time in milliseconds: a finite number above 0, as programs other than Python write it."""
+    if not text.isascii() or "_" in text:
+        return False
     try:
         number = float(text)
     except ValueError:
