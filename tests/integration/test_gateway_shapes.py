@@ -86,7 +86,7 @@ async def test_bodies_and_events_pass_untouched(
         assert not [name for name, _ in first.headers if name in others]
         await until(lambda: here.picker.counts.live == 0)
         # A pool that Envoy does not know has no load balancer that could say who served.
-        served = None if shape == "original-dst" else backend.address
+        served = "" if shape == "original-dst" else backend.address
         for progress in here.director.progresses:
             assert progress.events[0] in (("headers", s, served) for s in (200, 204, 304))
             assert len(progress.ends) == 1
