@@ -56,8 +56,8 @@ INDEX_BLOCKS = 1_000_000
 """Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
 PREDICTED_BLOCKS = 500_000
 PREDICTED_TTL_S = 300.0
-QUIET_S = 1.0
-"""A gateway that opened no stream for so long after we left readiness has noticed."""
+QUIET_S = 2.0
+"""Gateways that open no stream for so long have noticed that we are leaving, or never came."""
 NOTICE_S = 5.0
 """How long new streams are served at most while gateways notice: two or three of their checks."""
 
