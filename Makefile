@@ -13,14 +13,20 @@ VLLM_STAMP := $(VLLM)/.stamp
 EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tests/conformance \
 	tests/integration tests/e2e)
 
-.PHONY: help setup demo test test-long lint format bench clean setup-vllm demo-real test-real \
-	clean-vllm
+# How long `make fuzz` looks, in seconds.
+FUZZ_S := 60
+
+.PHONY: help setup demo test test-long test-guards test-mutation fuzz conformance-page lint format \
+	bench clean setup-vllm demo-real test-real clean-vllm
 
 help:
 	@echo 'make setup      install everything into $(VENV)'
 	@echo 'make demo       real requests through a real Envoy: each claim and what was measured'
 	@echo 'make test       the test suite'
-	@echo 'make test-long  what takes longer than everyday work allows'
+	@echo 'make test-long  what takes longer than everyday work allows: an hour or two'
+	@echo 'make test-guards    disable each protection in turn: the test of its fault must fail'
+	@echo 'make test-mutation  how many small changes of the stream core its tests notice'
+	@echo 'make fuzz       odd inputs for the stream and every parser, FUZZ_S=60 seconds of them'
 	@echo 'make demo-real  claims about real vLLM engines on CPUs that hand KV over by NIXL'
 	@echo 'make test-real  the tests that need them; both set up $(VLLM) (2 GB) the first time'
 	@echo 'make lint       ruff, mypy, import contracts'
@@ -40,6 +46,23 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(PYTEST) -m long --timeout 1800
+	$(BIN)/python -m tests.guards
+	$(BIN)/python -m tests.mutation
+	$(BIN)/python -m tests.fuzz --seconds 1800
+
+# GUARDS_SHARE=0.1 takes a random tenth, GUARDS_SEED repeats one, GUARDS_ONLY=A04 takes what matches.
+test-guards: $(STAMP)
+	$(BIN)/python -m tests.guards
+
+test-mutation: $(STAMP)
+	$(BIN)/python -m tests.mutation
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+
+# Write docs/conformance.md anew from the tests.
+conformance-page: $(STAMP)
+	$(BIN)/python -m tests.conformance.page
 
 setup-vllm: $(VLLM_STAMP)
 
@@ -69,7 +92,7 @@ bench: $(STAMP)
 	$(BIN)/epp bench request
 
 clean:
-	rm -rf $(VENV) .venv-bootstrap .epp-local
+	rm -rf $(VENV) .venv-bootstrap .epp-local .fuzz
 
 clean-vllm:
 	rm -rf $(VLLM)

@@ -1,7 +1,8 @@
 """Composition root of `epp serve`: builds the parts, owns the TaskGroup and the order of shutdown.
 
 Start: membership first (a bad file stops us with its line and column), then the ports, then
-readiness. Stop: readiness goes first, live streams finish up to the drain time, then the tasks end.
+readiness. Stop: readiness goes first, what gateways still send is served until they have noticed,
+live streams finish up to the drain time, then the tasks end.
 """
 
 import asyncio
@@ -16,11 +17,11 @@ from importlib.metadata import version
 import aiohttp
 import structlog
 import uvloop
-from aiohttp import web
 
+from epp import listening
 from epp.config.serve import ServeSettings
 from epp.control import files
-from epp.errors import EppError
+from epp.errors import ConfigError
 from epp.framework import PoolId, Role
 from epp.observe import admin, logs
 from epp.observe.alarm import SplitAlarm
@@ -36,6 +37,7 @@ from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
 from epp.request.transport import tls
+from epp.request.transport.certificate import Certificate
 from epp.request.transport.limits import TransportLimits
 from epp.state.endpoints import Endpoints
 from epp.state.load import LoadBook, LoadRules
@@ -54,6 +56,10 @@ INDEX_BLOCKS = 1_000_000
 """Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
 PREDICTED_BLOCKS = 500_000
 PREDICTED_TTL_S = 300.0
+QUIET_S = 2.0
+"""Gateways that open no stream for so long have noticed that we are leaving, or never came."""
+NOTICE_S = 5.0
+"""How long new streams are served at most while gateways notice: two or three of their checks."""
 
 log = structlog.get_logger(__name__)
 clock: Callable[[], float] = time.monotonic
@@ -92,7 +98,7 @@ class Picker:
         self.health = Health()
         self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
-        self.metrics = Metrics(version=version("gie-epp"))
+        self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
         self.pool.on_done.append(self.metrics.done)
         self.reader = self._reader()
         self._rng = random.Random()
@@ -114,6 +120,8 @@ class Picker:
     def director(
         self, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
     ) -> PickDirector:
+        if self.settings.conformance:
+            log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
         deadline_s = self.settings.decision_deadline_s
         exact = self.settings.tokenizer == "engine"
         tokens = Tokens(
@@ -140,10 +148,14 @@ class Picker:
             chance=self._rng,
             clock=clock,
             observers=[self.metrics, self.explain, self.alarm],
+            meters=self.metrics.meters,
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
                 destinations=self.settings.max_endpoints,
+                subset_filter=not self.settings.disable_endpoint_subset_filter,
+                emit_scores=self.settings.emit_endpoint_scores,
+                conformance=self.settings.conformance,
             ),
             rules=Rules(
                 known_models=frozenset(self.settings.known_models),
@@ -231,44 +243,38 @@ async def serve(
         log.info("serving", **{name: getattr(ports, name) for name in Ports.__slots__})
         started(ports)
         await stop.wait()
-        picker.health.ready = False
-        log.info("draining", live_streams=shell.counts.live, limit_s=settings.drain_timeout_s)
-        await shell.drain(settings.drain_timeout_s)
+        await _leave(picker.health, shell, settings.drain_timeout_s)
     log.info("stopped")
+
+
+async def _leave(health: Health, shell: transport.ExtProcServer, drain_s: float) -> None:
+    """Not ready at once; then no new stream, within `drain_s` in all no stream any more (A21)."""
+    began = clock()
+    health.leave()
+    log.info("leaving", live_streams=shell.counts.live, limit_s=drain_s)
+    await shell.quiet(QUIET_S, min(NOTICE_S, drain_s))
+    log.info("draining", live_streams=shell.counts.live)
+    await shell.drain(max(0.0, began + drain_s - clock()))
 
 
 @asynccontextmanager
 async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer, Ports]]:
     """Everything that runs, in the order in which it must start; it stops in reverse."""
     settings = picker.settings
-    credentials = tls.server_credentials(settings.cert_path) if settings.secure_serving else None
     async with AsyncExitStack() as stack:
         if isinstance(picker.reader, StateServer):
-            await _listen(picker.reader)
+            await listening.listen(picker.reader)
         stack.push_async_callback(picker.reader.close)
         offload = stack.enter_context(Offload())
-        session = await stack.enter_async_context(_session())
-        tasks = await stack.enter_async_context(_tasks())
+        session = await stack.enter_async_context(listening.client())
+        tasks = await stack.enter_async_context(listening.task_group())
         director = picker.director(session, offload, tasks.create_task)
-        shell = await stack.enter_async_context(
-            transport.serve(
-                director,
-                host=settings.host,
-                port=settings.grpc_port,
-                credentials=credentials,
-                limits=TransportLimits(
-                    max_request_bytes=settings.max_request_bytes,
-                    max_total_bytes=settings.max_total_bytes,
-                ),
-                handlers=[picker.health.handler()],
-            )
-        )
+        shell = await stack.enter_async_context(_ext_proc(picker, director, tasks))
         health = await stack.enter_async_context(
             serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
         )
-        picker.metrics.sources = replace(picker.metrics.sources, streams=shell.counts)
         metrics = await stack.enter_async_context(
-            _pages(
+            listening.pages(
                 admin.metrics_app(picker.metrics, clock=clock),
                 settings.host,
                 settings.metrics_port,
@@ -278,7 +284,7 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
             explain=picker.explain, pool=picker.pool, switch=picker.switch, clock=clock
         )
         debug_port = await stack.enter_async_context(
-            _pages(debug, settings.admin_host, settings.admin_port)
+            listening.pages(debug, settings.admin_host, settings.admin_port)
         )
         for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
             tasks.create_task(work())
@@ -290,45 +296,41 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
 
 
 @asynccontextmanager
-async def _pages(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Raises EppError when the port cannot be had."""
-    async with AsyncExitStack() as stack:
-        try:
-            bound = await stack.enter_async_context(admin.serve(app, host, port))
-        except OSError as error:
-            raise EppError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        yield bound
-
-
-class _Over(Exception):
-    """The application stops: ends the group from inside."""
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[asyncio.TaskGroup]:
-    """A TaskGroup that ends with its context: what still runs then is cancelled."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-            raise _Over
-    except* _Over:
-        pass
-
-
-def _session() -> aiohttp.ClientSession:
-    """For `/tokenize`: no cookies, no redirects, no limit but the callers' own."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=4),
-        timeout=aiohttp.ClientTimeout(total=None),
-        cookie_jar=aiohttp.DummyCookieJar(),
+async def _ext_proc(
+    picker: Picker, director: PickDirector, tasks: asyncio.TaskGroup
+) -> AsyncIterator[transport.ExtProcServer]:
+    """The gateways' port. Raises ConfigError for a certificate that cannot work."""
+    settings = picker.settings
+    credentials = None
+    if settings.secure_serving and settings.cert_path and settings.enable_cert_reload:
+        certificate = Certificate(settings.cert_path)
+        credentials = certificate.credentials()
+        tasks.create_task(certificate.follow(_certificate_changed))
+    elif settings.secure_serving:
+        credentials = tls.server_credentials(settings.cert_path)
+    serving = transport.serve(
+        director,
+        host=settings.host,
+        port=settings.grpc_port,
+        credentials=credentials,
+        limits=TransportLimits(
+            max_request_bytes=settings.max_request_bytes,
+            max_total_bytes=settings.max_total_bytes,
+            max_recv_bytes=settings.grpc_max_recv_msg_size,
+            max_send_bytes=settings.grpc_max_send_msg_size,
+        ),
+        handlers=[picker.health.handler()],
     )
+    async with serving as shell:
+        picker.metrics.sources = replace(picker.metrics.sources, streams=shell.counts)
+        yield shell
 
 
-async def _listen(server: StateServer) -> None:
-    try:
-        await server.start()
-    except OSError as error:
-        raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
+def _certificate_changed(error: ConfigError | None) -> None:
+    if error is None:
+        log.info("certificate renewed")
+    else:
+        log.error("new certificate refused, the old one stays", error=str(error))
 
 
 def _warn_file(sentence: str) -> None:

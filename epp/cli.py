@@ -106,6 +106,9 @@ def sidecar(
     kv_lease_margin: Annotated[
         float, typer.Option(help="Seconds of the lease that must be left for a pull.")
     ] = 5.0,
+    request_usage: Annotated[
+        bool, typer.Option(help="Ask for the usage of streams whose clients did not, and hide it.")
+    ] = True,
     flush_ms: Annotated[float, typer.Option(help="Shortest time between two records.")] = 20,
     settle: Annotated[
         float, typer.Option(help="Seconds to go on accepting requests after SIGTERM.")
@@ -143,6 +146,7 @@ def sidecar(
         "answer_timeout_s": answer_timeout,
         "kv_lease_s": kv_lease,
         "kv_lease_margin_s": kv_lease_margin,
+        "request_usage": request_usage,
         "flush_ms": flush_ms,
         "settle_s": settle,
         "grace_s": grace,

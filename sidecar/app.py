@@ -23,6 +23,7 @@ from epp.state.subscriber import EventSubscriber
 
 from .engine import EngineWatch
 from .guard import Guard
+from .http.measuring import Measuring
 from .metrics import Metrics
 from .proxy import Relay
 from .settings import SidecarSettings
@@ -119,6 +120,11 @@ class Sidecar:
             journal=self.reporter,
             refusing=self.reporter.not_ready,
             metrics=self.metrics.handoff,
+            measuring=Measuring(
+                metrics=self.metrics.answers,
+                served=lambda: self.engine.served,
+                request_usage=settings.request_usage,
+            ),
             clocks=Clocks(monotonic_s=clock, wall_s=lambda: wall_ms() / 1000),
         )
         self._subscriber: EventSubscriber | None = None

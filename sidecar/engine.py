@@ -29,6 +29,10 @@ STALE_S = 2.0
 SLOW_CHECKS = 3
 """Health checks in a row without an answer before a silent engine counts as not ready."""
 REDIAL_S = 0.1
+MAX_NAMES = 1000
+"""Served models whose names are kept."""
+MAX_NAME = 128
+"""Longest name that is kept, in characters."""
 SHORT_LIVED_S = 1.0
 """A death-watch connection that ends sooner was closed on purpose: dial less often."""
 
@@ -67,12 +71,15 @@ class EngineWatch:
         self._clock = clock
         self._wall_ms = wall_ms
         self._suspect = asyncio.Event()
+        self._came_up = asyncio.Event()
         self._slow = 0
         self._report = LoadReport()
         self._report_at = float("-inf")
         self.life = Life()
         self.model: str | None = settings.model
         self.model_known = asyncio.Event()
+        self.served: frozenset[str] = frozenset(() if self.model is None else (self.model,))
+        """Names that the engine serves models and adapters under, as far as it has told."""
         self.ready = False
         """The engine's health check says 200, and its port did not refuse since."""
 
@@ -106,6 +113,7 @@ class EngineWatch:
             asyncio.TaskGroup() as tg,
         ):
             tg.create_task(self._watch_health(session))
+            tg.create_task(self._watch_models(session))
             tg.create_task(self._watch_metrics(session))
             tg.create_task(self._watch_connection())
 
@@ -113,8 +121,6 @@ class EngineWatch:
         while True:
             self._suspect.clear()
             await self._check_health(session)
-            if self.ready and self.model is None:
-                await self._ask_model(session)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.health_interval_s):
                     await self._suspect.wait()
@@ -141,18 +147,39 @@ class EngineWatch:
         if ready is self.ready:
             return
         self.ready = ready
+        if ready:
+            self._came_up.set()
         log.info("engine is ready" if ready else "engine is not ready")
         self._watcher.engine_changed()
 
-    async def _ask_model(self, session: aiohttp.ClientSession) -> None:
+    async def _watch_models(self, session: aiohttp.ClientSession) -> None:
+        """Adapters come and go while an engine runs."""
+        while True:
+            if self.ready:
+                await self._ask_models(session)
+            known = self.model is not None
+            pause = self._settings.models_interval_s if known else self._settings.health_interval_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._came_up.wait()
+            self._came_up.clear()
+
+    async def _ask_models(self, session: aiohttp.ClientSession) -> None:
         try:
             async with session.get("/v1/models") as response:
                 body = await response.content.read(MAX_MODELS_BODY)
-                model = _base_model(body) if response.status == 200 else None
+                models = _models(body) if response.status == 200 else []
         except (aiohttp.ClientError, TimeoutError):
             return
-        if model is not None:
-            self._tell_model(model)
+        names = [model.id for model in models if 0 < len(model.id) <= MAX_NAME]
+        fit = [name for name in names[:MAX_NAMES] if name.isprintable()]
+        if fit:
+            own = () if self._settings.model is None else (self._settings.model,)
+            self.served = frozenset((*fit, *own))
+        # The first that is no adapter of another one.
+        base = next((model.id for model in models if model.parent is None and model.id), None)
+        if self.model is None and base is not None:
+            self._tell_model(base)
 
     def _tell_model(self, model: str) -> None:
         self.model = model
@@ -214,13 +241,11 @@ async def _page(response: aiohttp.ClientResponse) -> EngineMetrics:
     return parse_page(bytes(text))
 
 
-def _base_model(body: bytes) -> str | None:
-    """The first model that is not an adapter of another one."""
+def _models(body: bytes) -> "list[_Model]":
     try:
-        models = msgspec.json.decode(body, type=_Models).data
+        return msgspec.json.decode(body, type=_Models).data
     except msgspec.DecodeError:
-        return None
-    return next((model.id for model in models if model.parent is None and model.id), None)
+        return []
 
 
 class _Model(msgspec.Struct):

@@ -1,10 +1,27 @@
-"""Every metric of the sidecar. No label carries anything that a client chose."""
+"""Every metric of the sidecar. No label carries anything that a client chose: models are named as
+the engine names them, and otherwise `other`.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
+from epp import answers
+from epp.answers import AnswerMetrics
+
+from .declared import Declared, Row
 from .transfer.metrics import HandoffMetrics
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_HEAD = """\
+# Metrics of the sidecar
+
+Exposed on its metrics port (9092, `/metrics`). Generated from the code that declares them; a test
+keeps both equal. Names under `llm_d_epp_` are the reference's, whose picker measures them itself;
+here the sidecar does, which sees every answer. `model_name` and `target_model_name` are the
+engine's own name of the model or adapter, or `other`; `fairness_id` and `priority` are empty, for
+only the picker knows them. Histograms of answers are of good ones: whole, with a status below 400.
+
+| name | kind | labels | meaning |
+|---|---|---|---|
+"""
 
 
 class Metrics:
@@ -12,73 +29,76 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.handoff = HandoffMetrics(self.registry)
-        self.requests = self._counter(
+        self._declared = declared = Declared(self.registry)
+        self.answers = AnswerMetrics(self.registry)
+        self.handoff = HandoffMetrics(declared)
+        self.requests = declared.counter(
             "requests", "Exchanges that ended, by outcome: ok, engine-error, engine-gone, "
             "client-gone.", "outcome",
         )  # fmt: skip
-        self.in_flight = self._gauge("in_flight", "Exchanges that have begun and not ended.")
-        self.held_bytes = self._gauge("held_bytes", "Request bodies held at present, in bytes.")
-        self.pool_members = self._gauge(
+        self.in_flight = declared.gauge("in_flight", "Exchanges that have begun and not ended.")
+        self.held_bytes = declared.gauge("held_bytes", "Request bodies held at present, in bytes.")
+        self.pool_members = declared.gauge(
             "pool_members", "Members in the endpoints file: who may prefill for us."
         )
-        self.repeats = self._gauge(
+        self.repeats = declared.gauge(
             "repeated_requests", "Requests sent a second time because a reused connection to the "
             "engine turned out dead.",
         )  # fmt: skip
-        self.ttft = self._histogram(
-            "time_to_first_token_seconds", "From a request's arrival to the first byte of its "
-            "answer's body; good answers only.",
-        )  # fmt: skip
-        self.duration = self._histogram(
-            "request_duration_seconds", "From a request's arrival to its end; good answers only."
-        )
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens, as usage says.")
-        self.cached_tokens = self._counter(
-            "cached_tokens", "Prompt tokens that the engine found in its cache, as usage says."
-        )
-        self.completion_tokens = self._counter("completion_tokens", "Tokens generated, by usage.")
-        self.predicted_cached_tokens = self._counter(
+        self.predicted_cached_tokens = declared.counter(
             "predicted_cached_tokens", "Cached tokens that the picker expected, of requests whose "
             "usage says what was cached.",
         )  # fmt: skip
-        self.usage_unknown = self._counter(
+        self.usage_unknown = declared.counter(
             "usage_unknown", "Good answers of unknown usage: absent, compressed, too-large, "
             "opaque.", "why",
         )  # fmt: skip
 
-        self.engine_ready = self._gauge("engine_ready", "1 while the engine takes requests.")
-        self.engine_lives = self._counter("engine_lives", "Starts of the engine that were seen.")
-        self.probe_failures = self._counter(
+        self.engine_ready = declared.gauge("engine_ready", "1 while the engine takes requests.")
+        self.engine_lives = declared.counter("engine_lives", "Starts of the engine that were seen.")
+        self.probe_failures = declared.counter(
             "engine_probe_failures", "Health checks and scrapes that failed: health, metrics.",
             "probe",
         )  # fmt: skip
 
-        self.event_frames = self._gauge("kv_event_frames", "KV event messages taken.")
-        self.event_gaps = self._gauge("kv_event_gaps", "Jumps in the engine's event sequence.")
-        self.event_restarts = self._gauge("kv_event_restarts", "Event sequences that began anew.")
-        self.event_damaged = self._gauge("kv_event_damaged", "Messages that could not be read.")
-        self.blocks = self._gauge("kv_blocks", "Engine blocks that the mirror holds.")
-        self.orphans = self._gauge("kv_orphan_blocks", "Blocks of unknown parents, not credited.")
+        self.event_frames = declared.gauge("kv_event_frames", "KV event messages taken.")
+        self.event_gaps = declared.gauge("kv_event_gaps", "Jumps in the engine's event sequence.")
+        self.event_restarts = declared.gauge(
+            "kv_event_restarts", "Event sequences that began anew."
+        )
+        self.event_damaged = declared.gauge("kv_event_damaged", "Messages that could not be read.")
+        self.blocks = declared.gauge("kv_blocks", "Engine blocks that the mirror holds.")
+        self.orphans = declared.gauge(
+            "kv_orphan_blocks", "Blocks of unknown parents, not credited."
+        )
 
-        self.records = self._counter("records", "Records in the log.")
-        self.claims = self._counter("claims", "Claims of a life of the engine.")
-        self.fenced = self._counter("fenced", "Times that another writer took over.")
-        self.store_failures = self._counter("store_failures", "Claims and appends that failed.")
-        self.resets = self._gauge("full_states", "Full states that were begun.")
-        self.dropped_reports = self._gauge(
+        self.records = declared.counter("records", "Records in the log.")
+        self.claims = declared.counter("claims", "Claims of a life of the engine.")
+        self.fenced = declared.counter("fenced", "Times that another writer took over.")
+        self.store_failures = declared.counter("store_failures", "Claims and appends that failed.")
+        self.resets = declared.gauge("full_states", "Full states that were begun.")
+        self.dropped_reports = declared.gauge(
             "dropped_reports", "First tokens and ends of requests lost while the log was away."
         )
-        self.connected = self._gauge("publishing", "1 while this sidecar's claim stands.")
-        self.task_failures = self._counter(
+        self.connected = declared.gauge("publishing", "1 while this sidecar's claim stands.")
+        self.task_failures = declared.counter(
             "task_failures", "Background tasks that failed and were started again.", "task"
         )
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"epp_sidecar_{name}", text, labels, registry=self.registry)
+    def rows(self) -> list[Row]:
+        """All of them, as documented."""
+        of_answers = [
+            Row(one.name, "histogram" if one.buckets else "gauge", one.labels, one.help)
+            for one in answers.FAMILIES
+        ]
+        return of_answers + self._declared.rows
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"epp_sidecar_{name}", text, registry=self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"epp_sidecar_{name}", text, buckets=_SECONDS, registry=self.registry)
+def page() -> str:
+    """The text of docs/sidecar-metrics.md."""
+    lines = [
+        f"| `{row.name}` | {row.kind} | {', '.join(f'`{name}`' for name in row.labels) or '-'} "
+        f"| {row.help} |\n"
+        for row in Metrics().rows()
+    ]
+    return _HEAD + "".join(lines)

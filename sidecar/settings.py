@@ -38,6 +38,10 @@ class SidecarSettings(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Served model name that block keys are seeded with; None asks the engine's `/v1/models`."""
+    models_interval_s: Seconds = 10.0
+    """Time between two looks at the engine's `/v1/models`, whose names become labels of metrics."""
+    request_usage: bool = True
+    """Ask the engine for the usage of streams whose clients did not, and keep it from them."""
     state_url: str = "tcp://127.0.0.1:9004"
     """Where state goes: `tcp://` a picker's state port, or `redis://`, `rediss://`."""
     state_token: SecretStr | None = None

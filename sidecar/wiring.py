@@ -8,6 +8,7 @@ import structlog
 
 from .connectors.nixlv2 import NixlV2
 from .guard import Guard
+from .http.measuring import Measuring
 from .http.relay import AiohttpRelay, Listen
 from .proxy import Journal, Limits, Readiness
 from .settings import SidecarSettings
@@ -54,6 +55,7 @@ def relay_of(
     journal: Journal,
     refusing: Readiness,
     metrics: HandoffMetrics,
+    measuring: Measuring,
     clocks: Clocks,
 ) -> AiohttpRelay:
     limits = limits_of(settings)
@@ -74,6 +76,7 @@ def relay_of(
         door=door,
         splitter=splitter,
         metrics=metrics,
+        measuring=measuring,
         journal=journal,
         refusing=refusing,
         limits=limits,

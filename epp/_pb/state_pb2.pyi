@@ -37,7 +37,7 @@ class BlockDelta(_message.Message):
     def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., restated: bool = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events")
+    __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     KV_USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Load(_message.Message):
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LORA_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     kv_usage: float
@@ -52,7 +53,20 @@ class Load(_message.Message):
     block_tokens: int
     ready: bool
     events: bool
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., total_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., ready: bool = ..., events: bool = ...) -> None: ...
+    lora: Lora
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., total_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., ready: bool = ..., events: bool = ..., lora: _Optional[_Union[Lora, _Mapping]] = ...) -> None: ...
+
+class Lora(_message.Message):
+    __slots__ = ("running", "waiting", "most", "base")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    running: _containers.RepeatedScalarFieldContainer[str]
+    waiting: _containers.RepeatedScalarFieldContainer[str]
+    most: int
+    base: str
+    def __init__(self, running: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[str]] = ..., most: _Optional[int] = ..., base: _Optional[str] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("decision_id", "ttft_s")

@@ -3,7 +3,7 @@
 # ruff: noqa: PLC0415 - imports wait for their command
 
 import random
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,6 +22,8 @@ from .flags import (
     checked,
     run,
 )
+
+GatewayShape = Literal["standalone", "full-duplex", "original-dst", "buffered"]
 
 local = typer.Typer(
     no_args_is_help=True,
@@ -146,18 +148,35 @@ def up(
 @local.command("gateway-config")
 def gateway_config(
     *,
-    envoy: Annotated[Gateway, typer.Option(help="As in `epp local up`.")] = "standalone",
+    envoy: Annotated[
+        GatewayShape, typer.Option(help="What passes the picker: see docs/operations.md.")
+    ] = "standalone",
+    response_trailers: Annotated[
+        Literal["skip", "send"],
+        typer.Option(help="send: the picker sees where answers end, and cuts them when it dies."),
+    ] = "skip",
     endpoint: Annotated[
         list[str] | None, typer.Option(help="ip:port of a sidecar; once for each of the pool.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address for clients.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for clients.")] = 8080,
-    picker_host: Annotated[str, typer.Option(help="Address of `epp serve`.")] = "127.0.0.1",
+    picker_host: Annotated[str, typer.Option(help="Address or name of `epp serve`.")] = "127.0.0.1",
     picker_port: Annotated[int, typer.Option(help="Its ext_proc port.")] = 9002,
     tls: Annotated[bool, typer.Option(help="TLS to the picker.")] = True,
+    fail_open: Annotated[
+        bool, typer.Option(help="Let requests pass unrouted when the picker is down.")
+    ] = False,
+    api_path: Annotated[
+        list[str] | None,
+        typer.Option(help="One more path that clients may call, with all under it."),
+    ] = None,
+    every_path: Annotated[
+        bool, typer.Option("--every-path", help="Let all paths pass, /sleep and /metrics too.")
+    ] = False,
 ) -> None:
     """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
     from epp.sim.gateway.envoy import EnvoySettings, render
+    from epp.sim.gateway.routes import API_PATHS, EVERY_PATH
 
     settings = EnvoySettings(
         listen_host=host,
@@ -168,6 +187,9 @@ def gateway_config(
         endpoints=endpoint or [f"127.0.0.1:{8100 + number}" for number in range(4)],
         tls=tls,
         shape=envoy,
+        response_trailers=response_trailers,
+        fail_open=fail_open,
+        api_paths=EVERY_PATH if every_path else (*API_PATHS, *(api_path or ())),
     )
     typer.echo(render(settings), nl=False)
 

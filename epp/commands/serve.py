@@ -91,10 +91,12 @@ def serve(**given: Any) -> None:
     The Go picker's spellings work too: -grpc-port=9002, --secure-serving=false, -v=4, --zap-encoder
     json. docs/flags.md says which of its flags we do not have, and what to use instead.
     """
+    from epp.request.transport import ciphers
+
     settings = serve_settings(given)
-    suites = settings.tls_1_2_suites()
+    suites = ciphers.cipher_suites(settings.tls_min_version, settings.tls_cipher_suites)
     if suites is not None:
-        os.environ["GRPC_SSL_CIPHER_SUITES"] = suites  # gRPC reads it when it is loaded
+        os.environ[ciphers.VARIABLE] = suites  # before anybody loads gRPC
 
     from epp.app import run
 

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from epp.errors import ConfigError
 
-from .tls_rules import check_suites, check_version, suites_of_tls_1_2
 from .token import read_token
 from .values import Env, Names, OptionalSize, Seconds, Size
 
@@ -60,10 +59,10 @@ class ServeSettings(BaseModel):
     enable_cert_reload: bool = Field(
         False, description="Read the certificate again when its files change."
     )
-    tls_min_version: Annotated[str, AfterValidator(check_version)] | None = Field(
+    tls_min_version: str | None = Field(
         None, description="Oldest TLS version: VersionTLS12 (also without this) or VersionTLS13."
     )
-    tls_cipher_suites: Annotated[Names, AfterValidator(check_suites)] = Field(
+    tls_cipher_suites: Names = Field(
         (), description="Suites that TLS 1.2 may use, by their IANA names; default: gRPC's."
     )
     grpc_max_recv_msg_size: OptionalSize = Field(
@@ -73,7 +72,8 @@ class ServeSettings(BaseModel):
         None, gt=0, lt=2**31, description="Largest message to the gateway; default: no limit."
     )
     health_checking: bool = Field(
-        False, description="Answer health checks on the ext_proc port too, always SERVING."
+        False,
+        description="Health checks on the ext_proc port: answered there in any case, and truly.",
     )
     enable_grpc_stream_metrics: bool = Field(
         False, description="Metrics of ext_proc streams: open ones, how long, how they ended."
@@ -163,10 +163,6 @@ class ServeSettings(BaseModel):
                 "or every report is stale"
             )
         return self
-
-    def tls_1_2_suites(self) -> str | None:
-        """gRPC's list of suites, None for its own."""
-        return suites_of_tls_1_2(self.tls_min_version, self.tls_cipher_suites)
 
     def state_token(self) -> str | None:
         """The token in `state_token_file`, None without one. Raises ConfigError if unreadable."""

@@ -112,6 +112,8 @@ class Lora:
     waiting: frozenset[str] = frozenset()
     most: int = 0
     """Adapters that fit at once."""
+    base: str = ""
+    """The model that they adapt, by the name that the engine serves it under; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

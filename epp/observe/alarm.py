@@ -51,5 +51,8 @@ class SplitAlarm:
     def failed(self, step: str) -> None:
         """Shows in the decision's reason."""
 
+    def ignored(self, header: str) -> None:
+        """Says nothing about a decision."""
+
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """Not part of a decision."""

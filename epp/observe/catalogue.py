@@ -1,12 +1,14 @@
 """Every metric of the picker by name: kind, labels, help. The code and docs/metrics.md follow it.
 
 Names under `llm_d_epp_` are the reference's, so that its dashboards work; names under `epp_` are
-ours. What only the sidecar can measure (TTFT, tokens of answers) is not here: a number that we
-cannot know is absent, not 0.
+ours. A number that we cannot know is absent, not 0: answers are measured where their bodies come
+through the picker, else by the sidecars under the same names.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from epp import answers
 
 
 class Kind(StrEnum):
@@ -27,12 +29,19 @@ class Family:
     buckets: tuple[float, ...] = ()
 
 
-BASE = ("model_name", "target_model_name", "fairness_id", "priority")
-"""Labels of the reference's request metrics. The model is the client's word: at most 1000 different
-ones, then `other`. Rewrites, fairness and priorities do not exist yet and have one value each."""
+BASE = answers.LABELS
+"""Labels of the reference's request metrics; see `labels` for their bounds. Priorities come with
+objectives, which nobody defines yet: all are 0."""
 
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+_PROCESSING = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+ANSWERS = tuple(
+    Family(one.name, _H if one.buckets else _G, one.labels, one.help, one.buckets)
+    for one in answers.FAMILIES
+)
+"""Only of answers whose bodies come through the picker."""
 
 FAMILIES = (
     Family("llm_d_epp_request_total", _C, BASE, "Requests that were routed."),
@@ -48,6 +57,27 @@ FAMILIES = (
         (),
         "Time from a request's arrival to its decision, tokenizing included.",
         _SCHEDULER,
+    ),
+    Family(
+        "llm_d_epp_request_processing_duration_seconds",
+        _H,
+        (),
+        "The same time, in the buckets of the reference's metric of this name.",
+        _PROCESSING,
+    ),
+    Family(
+        "llm_d_epp_scheduler_attempts_total",
+        _C,
+        ("status", "target_model_name", "endpoint_name", "namespace", "port"),
+        "Decisions by the first endpoint named (success), and requests for which there was none "
+        "(failure).",
+    ),
+    Family(
+        "llm_d_epp_model_rewrite_decisions_total",
+        _C,
+        ("model_rewrite_name", "model_name", "target_model"),
+        "Requests whose model the engine is asked for by another name; model_rewrite_name says by "
+        "whose word (header).",
     ),
     Family("llm_d_epp_ready_endpoints", _G, ("name",), "Ready endpoints of the pool."),
     Family(
@@ -112,6 +142,13 @@ FAMILIES = (
         _C,
         ("step",),
         "Steps of a decision that raised; the decision went on one rung lower.",
+    ),
+    Family(
+        "epp_ignored_headers_total",
+        _C,
+        ("header",),
+        "Headers of the gateway whose values cannot be used: model-rewrite, objective, "
+        "fairness-id, slo-ttft, slo-tpot.",
     ),
     Family(
         "epp_served_elsewhere_total",
@@ -199,6 +236,7 @@ FAMILIES = (
         (),
         "Long computations refused because too many waited; the decision did without.",
     ),
+    *ANSWERS,
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -211,6 +249,12 @@ def page() -> str:
         "",
         "Exposed on the metrics port (9090, `/metrics`). Generated from"
         " `epp/observe/catalogue.py`; a test keeps both equal.",
+        "",
+        "Values of `model_name`, `target_model_name` and `fairness_id` come from outside. At most"
+        " 1,000 of each are told apart, and 1,000 combinations of them (200 in the histograms of"
+        " answers); later ones are `other`, as is what is longer than 128 characters. The last"
+        " metrics, of answers' times and costs, have series only where the gateway shows the picker"
+        " the answers' bodies; elsewhere the sidecars measure under the same names.",
         "",
         "| name | kind | labels | meaning |",
         "|---|---|---|---|",

@@ -44,6 +44,9 @@ class Explain:
     def failed(self, step: str) -> None:
         """Shows in the rung and the reasons of the decision that follows."""
 
+    def ignored(self, header: str) -> None:
+        """Says nothing about a decision."""
+
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """Not part of a decision."""
 
@@ -67,6 +70,10 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "api": request.api,
         "path": _cut(request.path),
         "model": _cut(request.model),
+        "target_model": _cut(request.target_model),
+        "objective": request.objective,
+        "fairness_id": request.fairness_id,
+        "priority": request.priority,
         "prompt_tokens": request.prompt_tokens,
         "exact": request.exact,
         "blocks": request.blocks,

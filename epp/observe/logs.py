@@ -1,18 +1,24 @@
 """Structured logs: one line an event, JSON for machines or text for people.
 
-Prompts, header values and tokens never enter a log line; events carry ids, counts and reasons.
+Prompts, header values and tokens never enter a log line; events carry ids, counts and reasons. An
+exception's own words may quote what it failed on, so that above level `debug` only its type and
+its place in the code are told (fault G09).
 """
 
 import io
 import logging
 import sys
-from collections.abc import MutableMapping
+import traceback
+from collections.abc import Iterator, MutableMapping
+from types import TracebackType
 from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_MAX_CHAIN = 16
+"""Exceptions told of one failure, with their causes and the members of groups."""
 _SECRETS = frozenset({"token", "password", "authorization", "redis_url", "salt", "secret"})
 
 
@@ -30,12 +36,56 @@ def configure(level: str, form: str) -> None:
         hide_secrets,
     ]
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, renderer],
+        processors=[*shared, _exceptions(level), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), stream=sys.stderr, force=True)
+    if level != "debug":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(_Wordless(logging.BASIC_FORMAT))
+
+
+def _exceptions(level: str) -> structlog.typing.Processor:
+    """Renders `exc_info`: whole at level debug, else without the exceptions' own words."""
+    if level == "debug":
+        return structlog.processors.format_exc_info
+    return structlog.processors.ExceptionRenderer(without_words)
+
+
+def without_words(exc_info: Any) -> str:
+    """A traceback that says where and what kind, but not what an exception quotes."""
+    error = exc_info[1]
+    return "\n".join(_told(each) for each in _chain(error)) if error is not None else ""
+
+
+def _told(error: BaseException) -> str:
+    frames: TracebackType | None = error.__traceback__
+    return "".join(traceback.format_tb(frames)) + type(error).__qualname__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, the members of a group, and what each of them came from."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < _MAX_CHAIN:
+        found = waiting.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
+        cause = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        if cause is not None:
+            waiting.append(cause)
+
+
+class _Wordless(logging.Formatter):
+    """For lines of libraries that use the standard library's loggers."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - named by the standard library
+        return without_words(ei)
 
 
 class _Stderr(io.TextIOBase):

@@ -15,21 +15,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from epp.errors import Refusal
+from epp.errors import NoEndpoint, Refusal
 from epp.framework import Decision, Endpoint, EndpointId, Request
 from epp.state.pool import PoolState
 from epp.state.records import Done
 
+from .answers import AnswerMeters
 from .catalogue import BY_NAME, Kind
+from .labels import OTHER, LabelSets
 
-MAX_MODELS = 1000
-"""Different client-given labels; later ones are `other` (reference's bound)."""
-MAX_LABEL_CHARS = 128
-"""A longer client-given label, or one with unprintable characters, is `other`."""
-OTHER = "other"
+MAX_ATTEMPTS = 10_000
+"""Combinations of target model and endpoint; later models are `other`."""
 
-_REQUESTS = ("", "default-flow", "0")
-"""target_model_name, fairness_id and priority, until there are more than one of each."""
+_REFUSED = ("", "", "default-flow", "0")
+"""Labels of a request that was refused: nothing is known of it."""
 
 
 class StreamNumbers(Protocol):
@@ -78,23 +77,6 @@ class Sources:
     switch: ModeNumbers | None = None
 
 
-class Bounded:
-    """Lets the first values through and calls the rest `other`."""
-
-    def __init__(self, limit: int = MAX_MODELS) -> None:
-        self._limit = limit
-        self._seen: set[str] = set()
-
-    def of(self, value: str) -> str:
-        if value in self._seen:
-            return value
-        odd = len(value) > MAX_LABEL_CHARS or not value.isprintable()
-        if odd or len(self._seen) >= self._limit:
-            return OTHER
-        self._seen.add(value)
-        return value
-
-
 _DISAGG = "disagg-profile-handler"
 """plugin_name and plugin_type of the reference's part that decides the same."""
 
@@ -104,11 +86,16 @@ Sample = tuple[tuple[str, ...], float]
 class Metrics(Collector):
     """The registry and an observer of decisions. Belongs to one event loop."""
 
-    def __init__(self, *, version: str, sources: Sources | None = None) -> None:
+    def __init__(
+        self, *, version: str, namespace: str = "", sources: Sources | None = None
+    ) -> None:
+        """`namespace` of the pool, for the reference's labels."""
         self.registry = CollectorRegistry()
         self.sources = sources or Sources()
+        self.meters = AnswerMeters(self.registry)
         self._version = version
-        self._models = Bounded()
+        self._namespace = namespace
+        self._labels = LabelSets()
         self._requests = _counter("llm_d_epp_request_total", self.registry)
         self._errors = _counter("llm_d_epp_request_error_total", self.registry)
         self._decisions = _counter("epp_decisions_total", self.registry)
@@ -119,9 +106,15 @@ class Metrics(Collector):
         self._elsewhere = _counter("epp_served_elsewhere_total", self.registry)
         self._predicted = _counter("epp_predicted_cached_tokens_total", self.registry)
         self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
-        took = BY_NAME["llm_d_epp_scheduler_e2e_duration_seconds"]
-        self._took = Histogram(took.name, took.help, buckets=took.buckets, registry=self.registry)
+        self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
+        self._ignored = _counter("epp_ignored_headers_total", self.registry)
+        self._took = _histogram("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
+        self._processing = _histogram(
+            "llm_d_epp_request_processing_duration_seconds", self.registry
+        )
         self._by_endpoint: Tally[EndpointId] = Tally()
+        self._attempts: Tally[tuple[str, EndpointId]] = Tally()
+        self._nobody = 0
         self._children: dict[tuple[str, ...], Counter] = {}
         self._copied: list[Metric] = []
         self.registry.register(self)
@@ -129,28 +122,39 @@ class Metrics(Collector):
     # Told by the request path
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
-        model = self._models.of(request.model)
-        self._child(self._requests, model, *_REQUESTS).inc()
+        labels = self._labels.of(request)
+        model, target, *_ = labels
+        self._child(self._requests, *labels).inc()
         self._child(self._decisions, decision.rung.name.lower(), why).inc()
         self._child(self._splits, decision.split).inc()
         parts = "prefill-decode" if decision.prefill else "decode-only"
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
+        if request.target_model != request.model:
+            self._child(self._rewrites, "header", model, target).inc()
         self._took.observe(took_s)
-        self._by_endpoint[decision.chosen[0].id] += 1
+        self._processing.observe(took_s)
+        first = decision.chosen[0].id
+        self._by_endpoint[first] += 1
+        room = len(self._attempts) < MAX_ATTEMPTS or (target, first) in self._attempts
+        self._attempts[target if room else OTHER, first] += 1
 
     def refused(self, refusal: Refusal) -> None:
         self._child(self._refusals, refusal.reason).inc()
-        self._child(self._errors, "", *_REQUESTS, str(refusal.status)).inc()
+        self._child(self._errors, *_REFUSED, str(refusal.status)).inc()
+        self._nobody += isinstance(refusal, NoEndpoint)
 
     def failed(self, step: str) -> None:
         self._child(self._failures, step).inc()
+
+    def ignored(self, header: str) -> None:
+        self._child(self._ignored, header).inc()
 
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         if not as_told:
             self._elsewhere.inc()
         if status >= 400:
             code = str(status) if status < 600 else OTHER
-            self._child(self._errors, self._models.of(request.model), *_REQUESTS, code).inc()
+            self._child(self._errors, *self._labels.of(request), code).inc()
 
     def done(self, done: Done, _: Endpoint, predicted_tokens: int) -> None:
         """A hook of `PoolState.on_done`: the sidecar said how a request went."""
@@ -205,6 +209,8 @@ class Metrics(Collector):
         ids = {status.member.id for status in members}
         for gone in self._by_endpoint.keys() - ids:
             del self._by_endpoint[gone]
+        for attempt in [attempt for attempt in self._attempts if attempt[1] not in ids]:
+            del self._attempts[attempt]
         each = [((_label(status.member.id),), status) for status in members]
         for name, number in (
             ("epp_endpoint_ready", lambda status: float(status.ready)),
@@ -216,6 +222,13 @@ class Metrics(Collector):
             yield _family(name, ((label, number(status)) for label, status in each))
         decided = [((_label(ident),), float(count)) for ident, count in self._by_endpoint.items()]
         yield _family("epp_endpoint_decisions_total", decided)
+        yield _family("llm_d_epp_scheduler_attempts_total", self._attempted())
+
+    def _attempted(self) -> Iterator[Sample]:
+        for (target, ident), count in self._attempts.items():
+            labels = ("success", target, ident.name, self._namespace, str(ident.port))
+            yield labels, float(count)
+        yield ("failure", "", "", "", ""), float(self._nobody)
 
 
 def _pool(pool: PoolState, now: float) -> Iterator[Metric]:
@@ -273,6 +286,11 @@ def _label(ident: EndpointId) -> str:
 def _counter(name: str, registry: CollectorRegistry) -> Counter:
     family = BY_NAME[name]
     return Counter(family.name, family.help, family.labels, registry=registry)
+
+
+def _histogram(name: str, registry: CollectorRegistry) -> Histogram:
+    family = BY_NAME[name]
+    return Histogram(family.name, family.help, buckets=family.buckets, registry=registry)
 
 
 def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:

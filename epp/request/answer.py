@@ -46,7 +46,7 @@ class Answer:
         remove = head.owned
         if first and self._progress is not None:
             served = served_endpoint(request.metadata_context.filter_metadata)
-            streaming = head.content_type.startswith("text/event-stream")
+            streaming = head.content_type.lower().startswith("text/event-stream")
             set_headers = self._progress.response_headers(head.status, served, streaming=streaming)
             if not message.end_of_stream:
                 self._open_body(head)
@@ -90,8 +90,11 @@ class Answer:
         """The replies to its trailers, which end it."""
         self.seen = True
         rest, self._rename = self._rename, None
-        tail = b"" if rest is None else rest.finish()
         self._finished()
+        tail = b""
+        if rest is not None and self.mode == pb.FULL_DUPLEX_STREAMED:
+            # Elsewhere nothing fits before trailers. Only a text that broke off has a tail.
+            tail = rest.finish()
         out = replies.pieces(replies.RESPONSE_BODY, tail, end=False) if tail else []
         return [*out, replies.RESPONSE_TRAILERS]
 

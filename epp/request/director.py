@@ -1,16 +1,17 @@
 """The order of steps of one decision, and what becomes of the request afterwards.
 
-Parse, find tokens and keys, look up the candidates, keep to the gateway's subset and to those that
-decode, rate, see whether somebody else should prefill, charge, answer. Each step has a way down the
-ladder (DESIGN section 2): late or failing tokens give an estimate or load alone, a failing plugin
-gives load alone, and where even that fails any ready endpoint serves. Only two things are refused:
-a request that is wrong, and a pool with nobody in it.
+Parse, write the model's other name, find tokens and keys, look up the candidates, keep to the
+gateway's subset and to those that decode, rate, see whether somebody else should prefill, charge,
+answer. Each step has a way down the ladder (DESIGN section 2): late or failing tokens give an
+estimate or load alone, a failing plugin gives load alone, and where even that fails any ready
+endpoint serves. Refused are a request that is wrong, a pool with nobody in it, and a request that
+would have to be changed when there is no time for that.
 """
 
-import asyncio
 import os
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -19,55 +20,24 @@ from epp import protocol
 from epp.errors import Refusal
 from epp.framework import Decision, Endpoint, Request, Rung
 
-from . import filters, split
-from .apis import catalog, passthrough
-from .apis.prompt import Parsed
+from . import conformance, filters, hints, split
+from .apis import catalog
 from .exchange import Arrival, Outcome, Route
 from .flight import Flight
-from .neighbours import Observer, Pool
-from .offload import BusyError, Offload
+from .neighbours import Meters, Observer, Pool
+from .offload import Offload
 from .pickers import Chance
 from .profiles import Mode, ModeSwitch
-from .schedule import Profile, draw, schedule
-from .tokens import Tokenised, Tokens
+from .schedule import MAX_ROWS, Profile, draw, schedule
+from .settings import PickSettings
+from .tokens import Tokens
+from .understanding import Understanding, Understood
 
-MAX_UNSCORED_TOKENS = 4096
-"""Prompt tokens charged for a body that nobody understood: a guess from its size, bounded."""
+__all__ = ["PickDirector", "PickSettings"]
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PickSettings:
-    """Limits of one decision."""
-
-    deadline_s: float = 0.2
-    """After this, choose with what is at hand."""
-    tokens_s: float = 0.1
-    """Longest wait for an engine's tokens; at most the deadline."""
-    destinations: int = 1
-    """Endpoints in the answer. Gateways that route by ORIGINAL_DST take one only."""
-    default_output_tokens: int = 256
-    """Length charged for an answer whose request sets no limit."""
-    max_output_tokens: int = 4096
-    """Most that is charged for one answer; limits are rarely reached."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.tokens_s <= self.deadline_s:
-            raise ValueError("tokens_s must be above 0 and at most deadline_s")
-        if self.destinations < 1:
-            raise ValueError("destinations must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class _Understood:
-    request: Request
-    why: str
-    """`ok`, or the stable word why a decision will know less than it might."""
-    told: str
-    """More exactly, for the decision's reasons."""
 
 
 def new_id() -> str:
@@ -91,14 +61,13 @@ class PickDirector:
         chance: Chance,
         clock: Callable[[], float],
         observers: Sequence[Observer] = (),
+        meters: Meters | None = None,
         settings: PickSettings | None = None,
-        split_rules: split.SplitRules | None = None,
         rules: catalog.Rules = catalog.ANY,
+        split_rules: split.SplitRules | None = None,
         ids: Callable[[], str] = new_id,
     ) -> None:
         self._pool = pool
-        self._tokens = tokens
-        self._offload = offload
         self._switch = switch
         self._profile = profile
         self._load_only = load_only
@@ -107,82 +76,55 @@ class PickDirector:
         self._chance = chance
         self._clock = clock
         self._observers = tuple(observers)
+        self._meters = meters
         self._settings = settings or PickSettings()
-        self._rules = rules
-        self._ids = ids
+        self._rows = sys.maxsize if self._settings.emit_scores else MAX_ROWS
+        self._understanding = Understanding(
+            tokens=tokens,
+            offload=offload,
+            rules=rules,
+            settings=self._settings,
+            clock=clock,
+            ids=ids,
+            failed=self._failed,
+        )
 
     async def decide(self, arrival: Arrival) -> Outcome:
         """Route one request, or refuse it. Raises only where not even the pool can be read."""
         started = self._clock()
         mode = self._switch.mode
+        arrival = self._within(arrival)
+        said = hints.read(arrival.headers)
+        for header in said.ignored:
+            for observer in self._observers:
+                observer.ignored(header)
         try:
-            understood = await self._understand(arrival, mode, started)
+            understood = await self._understanding.of(
+                arrival, said, score=mode is Mode.NORMAL, started=started
+            )
             decision, why = self._choose(arrival, understood, mode, started)
         except Refusal as refusal:
             for observer in self._observers:
                 observer.refused(refusal)
             return refusal
-        return self._route(arrival, understood.request, decision, why, started)
+        decision = replace(decision, reasons=(*decision.reasons, *understood.notes))
+        return self._route(arrival, understood, decision, why, started)
 
-    async def _understand(self, arrival: Arrival, mode: Mode, started: float) -> _Understood:
-        """The request with as much as could be known in time. Raises Refusal."""
-        parsed: Parsed | None = None
-        found: Tokenised | None = None
-        why = "ok"
-        try:
-            async with asyncio.timeout(self._settings.deadline_s):
-                parsed = await self._offload.run(
-                    catalog.work_bytes(arrival, self._rules),
-                    lambda: catalog.parse(arrival, self._rules),
-                )
-                if parsed.prompt is None:
-                    why = "unscored"
-                elif mode is Mode.NORMAL:
-                    wait_s = min(self._settings.tokens_s, self._left(started))
-                    found = await self._tokens.resolve(parsed, parsed.prompt, wait_s=wait_s)
-        except Refusal:
-            raise
-        except (TimeoutError, BusyError):
-            why = "late"
-        except Exception:
-            why = "failed"
-            log.exception("a step of a decision failed", step="understand")
-            self._failed("understand")
-        if parsed is None:
-            parsed = passthrough.unscored(catalog.plain_path(arrival.path), "not parsed")
-        return _Understood(self._request(arrival, parsed, found), why, _told(parsed, found))
-
-    def _request(self, arrival: Arrival, parsed: Parsed, found: Tokenised | None) -> Request:
-        tokens = min(len(arrival.body) // 4, MAX_UNSCORED_TOKENS)
-        if found is not None:
-            tokens = found.tokens
-        elif parsed.prompt is not None:
-            tokens = self._tokens.size(parsed.prompt)
-        elif parsed.prompt_tokens is not None:
-            tokens = parsed.prompt_tokens
-        output = parsed.output_tokens or self._settings.default_output_tokens
-        return Request(
-            id=self._ids(),
-            api=parsed.api,
-            path=parsed.path,
-            model=parsed.model,
-            prompt_tokens=tokens,
-            output_tokens=min(output, self._settings.max_output_tokens),
-            exact=found is not None and found.exact,
-            keys=found.keys if found is not None else (),
-            block_size=self._tokens.block_tokens,
-            scored=found is not None,
-            whole=parsed.whole,
-        )
+    def _within(self, arrival: Arrival) -> Arrival:
+        """The request with those endpoints as its subset that count here."""
+        subset = arrival.subset if self._settings.subset_filter else None
+        if self._settings.conformance:
+            subset = conformance.selection(arrival.headers) or subset
+        return arrival if subset == arrival.subset else replace(arrival, subset=subset)
 
     def _choose(
-        self, arrival: Arrival, understood: _Understood, mode: Mode, started: float
+        self, arrival: Arrival, understood: Understood, mode: Mode, started: float
     ) -> tuple[Decision, str]:
         """Walk down the ladder until a step gives a decision. Raises NoEndpoint."""
         request, why = understood.request, understood.why
         if mode is not Mode.NORMAL:
             why = "mode"
-        elif request.scored and self._left(started) <= 0.0:
+        elif request.scored and self._understanding.left_s(started) <= 0.0:
             why = "late"
         elif request.scored:
             scored = self._attempt(
@@ -212,7 +154,9 @@ class PickDirector:
         )
         eligible = filters.eligible(found, arrival.subset)
         decoders = filters.decoders(eligible)
-        decision = schedule(request, decoders, self._profile, self._chance, count=self._count)
+        decision = schedule(
+            request, decoders, self._profile, self._chance, count=self._count, rows=self._rows
+        )
         rung = self._pool.rung(decision.chosen[0].id, now)
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
@@ -229,6 +173,7 @@ class PickDirector:
             self._chance,
             rung=Rung.LOAD_ONLY,
             count=self._count,
+            rows=self._rows,
         )
         decision = replace(decision, reasons=(f"load only: {told}", *decision.reasons))
         return self._with_prefill(decision, request, eligible, mode)
@@ -258,14 +203,16 @@ class PickDirector:
     def _count(self) -> int:
         return self._settings.destinations
 
-    def _left(self, started: float) -> float:
-        return max(0.0, self._settings.deadline_s - (self._clock() - started))
-
     def _route(
-        self, arrival: Arrival, request: Request, decision: Decision, why: str, started: float
+        self,
+        arrival: Arrival,
+        understood: Understood,
+        decision: Decision,
+        why: str,
+        started: float,
     ) -> Route:
         now = self._clock()
-        first = decision.chosen[0]
+        request, first = understood.request, decision.chosen[0]
         prefill = decision.prefill[0] if decision.prefill else None
         charged = bool(arrival.body) or arrival.body_hidden
         if charged:
@@ -275,20 +222,32 @@ class PickDirector:
                     first, request, now, **({"prefill": prefill} if prefill else {})
                 ),
             )
+        scores: tuple[tuple[str, float], ...] = ()
+        if self._settings.emit_scores:
+            scores = tuple((row.address, row.total) for row in decision.table)
+            decision = replace(decision, table=decision.table[:MAX_ROWS])
         for observer in self._observers:
             observer.decided(decision, request, why, now - started)
+        meter = None
+        if self._meters is not None and arrival.answer_shown and charged:
+            meter = self._meters(request, len(arrival.body), started)
         flight = Flight(
             pool=self._pool,
             observers=self._observers,
             clock=self._clock,
             request=request,
-            address=first.address,
+            chosen=decision.chosen,
             charged=charged,
+            meter=meter,
+            say_served=self._settings.conformance,
         )
         return Route(
             destination=",".join(endpoint.address for endpoint in decision.chosen),
             progress=flight,
             set_headers=_headers(decision),
+            body=understood.body,
+            scores=scores,
+            model=understood.model,
         )
 
     def _attempt(self, step: str, work: Callable[[], T]) -> T | None:
@@ -318,10 +277,3 @@ def _headers(decision: Decision) -> tuple[tuple[str, str], ...]:
         return headers
     candidates = ",".join(endpoint.address for endpoint in decision.prefill)
     return (*headers, (protocol.PREFILLER, candidates))
-
-
-def _told(parsed: Parsed, found: Tokenised | None) -> str:
-    """Where the tokens come from, or why there are none, in stable words."""
-    if found is not None:
-        return found.how
-    return parsed.unscored or "without tokens"

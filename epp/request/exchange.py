@@ -47,8 +47,9 @@ class Progress(Protocol):
     def response_headers(
         self, status: int, served: str | None, *, streaming: bool = False
     ) -> Sequence[tuple[str, str]]:
-        """The answer began. `served`: the endpoint that truly answered, if the gateway said so.
-        `streaming`: its body is a stream of events.
+        """The answer began. `served`: the endpoint that truly answered; None where the gateway
+        sent no metadata, empty where that says nothing. `streaming`: its body is a stream of
+        events.
 
         Gives headers to set in the answer, under the rules of `Route.set_headers`.
         """

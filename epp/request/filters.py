@@ -11,16 +11,19 @@ from epp.framework import Endpoint, EndpointId
 
 from .subset import allowed
 
+_NOBODY = "failed to find endpoint candidates for serving the request"
+"""The reference's words, which people look for."""
+
 
 def eligible(ready: Sequence[Endpoint], subset: Iterable[str] | None) -> list[Endpoint]:
     """The ready endpoints that the gateway allows. Raises NoEndpoint where none of them decodes."""
     if not ready:
-        raise NoEndpoint("no endpoint of the pool is ready; try again later")
+        raise NoEndpoint(f"{_NOBODY}: no endpoint of the pool is ready; try again later")
     found = allowed(ready, subset)
     if not found:
-        raise NoEndpoint("no endpoint that the gateway allows for this request is ready")
+        raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
     if not any(endpoint.role.serves_decode for endpoint in found):
-        raise NoEndpoint("no endpoint that decodes is ready, only such as prefill or encode")
+        raise NoEndpoint(f"{_NOBODY}: none that decodes is ready, only such as prefill or encode")
     return found
 
 

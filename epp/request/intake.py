@@ -10,6 +10,8 @@ from epp._pb import extproc_pb2 as pb
 from epp.errors import TooLarge
 
 _OWNED = frozenset((*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS))
+_STATUS = (":status", "status")
+_READ = _OWNED.union(_STATUS, ("content-type", "content-encoding"))
 
 
 def header_map(headers: pb.HeaderMap) -> dict[str, str]:
@@ -49,15 +51,18 @@ def answer_head(headers: pb.HeaderMap) -> AnswerHead:
     owned: list[str] = []
     for header in headers.headers:
         name = header.key.lower()
-        if name in (":status", "status"):
+        if name not in _READ:
+            continue
+        if name in _STATUS:
             text = header.raw_value or header.value.encode()
             if not status and text.isdigit() and len(text) == 3:
                 status = int(text)
         elif name == "content-type":
             kind = _text(header)
         elif name == "content-encoding":
+            # Several of them are a list.
             encoding = f"{encoding},{_text(header)}" if encoding else _text(header)
-        elif name in _OWNED:
+        else:
             owned.append(name)
     return AnswerHead(status, kind, encoding, tuple(owned))
 
@@ -85,13 +90,13 @@ def _parts(item: Value) -> list[str]:
 
 
 def served_endpoint(metadata: Mapping[str, Struct]) -> str | None:
-    """The endpoint that truly served, if the gateway says so."""
+    """The endpoint that truly served, if the gateway says so; empty: its metadata says nothing."""
     if protocol.LB_NAMESPACE not in metadata:
         return None
     fields = metadata[protocol.LB_NAMESPACE].fields
     if protocol.DESTINATION_SERVED not in fields:
-        return None
-    return fields[protocol.DESTINATION_SERVED].string_value or None
+        return ""
+    return fields[protocol.DESTINATION_SERVED].string_value
 
 
 @dataclass(slots=True)

@@ -1,16 +1,6 @@
 """Which body modes of a gateway's ext_proc filter we serve. No I/O.
 
-Envoy 1.40 takes any pair of the first five of them. Its configuration takes GRPC as well, but that
-mode is for data planes of gRPC itself: Envoy shows a body only when all of it happens to be there
-already, so nobody could wait for one.
-
-| mode | the request's body | the answer's body |
-|---|---|---|
-| NONE | not shown: decided at the headers | not shown |
-| STREAMED | decided at the headers, pieces let through | pieces echoed, one for one |
-| BUFFERED | decided at the whole body, in its reply | one whole body |
-| BUFFERED_PARTIAL | so where it fits the gateway's buffer, else as if not shown | so too |
-| FULL_DUPLEX_STREAMED | collected, decided at its end, sent back in pieces | pieces echoed |
+`docs/decisions/0001` says what each asks of us, and why GRPC and unknown ones are refused.
 """
 
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,9 @@
 """What a decision needs of its neighbours: the state path behind it, the observers beside it."""
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from epp.bodies.usage import Usage
 from epp.errors import Refusal
 from epp.framework import Decision, Endpoint, EndpointId, Request, Rung
 
@@ -26,6 +28,11 @@ class Pool(Protocol):
     ) -> None:
         """Put a decision's load and predictions on the destination, and on who prefills for it."""
 
+    def served_by(
+        self, request: Request, address: str, chosen: Sequence[Endpoint], now: float
+    ) -> None:
+        """Another endpoint than the first of `chosen` serves: what was charged goes there."""
+
     def response_headers(self, request_id: str, status: int, now: float) -> None: ...
     def first_byte(self, request_id: str, now: float) -> None: ...
     def finished(self, request_id: str, now: float) -> None: ...
@@ -43,5 +50,25 @@ class Observer(Protocol):
     def failed(self, step: str) -> None:
         """A step raised; the decision went on one rung lower."""
 
+    def ignored(self, header: str) -> None:
+        """A header of the gateway had a value that cannot be used; a stable word for its name."""
+
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """The answer began. `as_told` is False when another endpoint than the first served it."""
+
+
+class Meter(Protocol):
+    """Measures one answer whose body passes through us; see `epp.answers.Meter`."""
+
+    def streams(self) -> None:
+        """The answer is good so far, and comes as a stream of events."""
+
+    def piece(self, size: int, now: float) -> None:
+        """The next bytes of the answer's body, never none."""
+
+    def end(self, now: float, usage: Usage, *, good: bool) -> None:
+        """The request is over; `good`: with a whole answer whose status is below 400."""
+
+
+Meters = Callable[[Request, int, float], Meter]
+"""Called with a request, the bytes of its body, and when it arrived."""

@@ -5,7 +5,9 @@ candidate's costs 3, which nothing else can outweigh alone: a short cached prefi
 for an idle endpoint at 3 requests more, a long one (worth 2) at 6. Running requests count in part:
 without them a warm endpoint that answers quickly would take a whole burst of equal requests, since
 none of them ever waits there. Of 40 at once on 4 equal endpoints none gets more than 14. Ranges
-are absolute, so that one overloaded endpoint changes nothing among the others (fault B12).
+are absolute, so that one overloaded endpoint changes nothing among the others (fault B12). A LoRA
+adapter that runs somewhere is worth one request more than free room for it, and room 4 more than
+none; requests for a base model do not feel it (fault B22).
 """
 
 from enum import StrEnum
@@ -43,7 +45,7 @@ class ModeSwitch:
 
 
 def default_profile() -> Profile:
-    """Prefix, queue, pending tokens, decode room and KV cache. Raises PluginError."""
+    """Prefix, queue, pending tokens, decode room, KV cache, adapters. Raises PluginError."""
     return Profile("default", (_prefix(), *_load_scorers()))
 
 
@@ -79,6 +81,7 @@ def _load_scorers() -> tuple[Weighted, ...]:
         _weighted("token-load-scorer", 1.0, queueThresholdTokens=65_536),
         _weighted("decode-load-scorer", 1.0),
         _weighted("kv-cache-utilization-scorer", 1.0),
+        _weighted("lora-affinity-scorer", 2.0),
     )
 
 

@@ -3,7 +3,7 @@
 The bytes are put together by hand where a request or a token pays for it: a protobuf message is
 the concatenation of its fields, so fixed parts are constants, parts that depend on the endpoint
 alone are cached. Tests compare every shape with what the generated code makes of the same fields.
-Measured: a token echoed costs 2.2 us with its parsing; the generated code alone takes 6.
+`python -m tests.bench.echo` measures what a token costs.
 """
 
 import json

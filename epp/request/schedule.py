@@ -65,8 +65,11 @@ def schedule(
     *,
     rung: Rung = Rung.PRECISE,
     count: int = 1,
+    rows: int = MAX_ROWS,
 ) -> Decision:
     """Choose up to `count` of the candidates, of which there is at least one.
+
+    `rows`: most candidates in the decision's table.
 
     Raises ScoringError, and whatever a scorer raises: the caller steps down the ladder.
     """
@@ -83,7 +86,7 @@ def schedule(
         chosen=tuple(candidates[index] for index in chosen),
         rung=rung,
         reasons=(*reasons, *(f"{name} out of range" for name in clamped)),
-        table=_table(candidates, totals, columns, chosen),
+        table=_table(candidates, totals, columns, chosen, rows),
         profile=profile.name,
         weights=profile.weights,
     )
@@ -151,11 +154,12 @@ def _table(
     totals: Sequence[float],
     columns: Mapping[str, Sequence[float]],
     chosen: Sequence[int],
+    most: int,
 ) -> tuple[ScoreRow, ...]:
     """Rows of the chosen first, then of the best others."""
     order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
     others = [index for index in order if index not in chosen]
-    rows = [*chosen, *others][:MAX_ROWS]
+    rows = [*chosen, *others][:most]
     return tuple(
         ScoreRow(
             endpoint=candidates[index].id,

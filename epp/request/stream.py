@@ -1,12 +1,13 @@
 """One ext_proc stream as a state machine without I/O: Envoy's messages in, actions out.
 
-The request collects until its end (its headers, its body's last piece, or its trailers), then one
-`Decide` leaves and one `Route` or `Refusal` comes back through `decided`. The answer's messages are
-passed on as they come, and what they tell goes to the route's `Progress`.
+The request collects as far as the gateway shows it (its headers, its body's last piece, or its
+trailers), then one `Decide` leaves and one `Route` or `Refusal` comes back through `decided`. The
+answer's messages are passed on as they come (`answer.py`).
 
 Rules that a gateway enforces, and that the tests check:
 * Exactly one reply to the request's headers, and before any piece of its body (A29).
-* One reply to each message of the answer, at once, without waiting for the decision.
+* One reply to each message of the answer, at once, without waiting for the decision; only in
+  FULL_DUPLEX_STREAMED may a piece have none or several.
 * A stream that ends without an answer never ends with OK: to Envoy that means "skip the picker",
   so every such end is an `Abort`.
 * A stream is never closed from our side while the answer may still pass through it.
@@ -231,17 +232,19 @@ class Stream:
 
     def _on_request_trailers(self) -> Sequence[Action]:
         match self._phase:
-            case _Phase.COLLECTING if self._request_mode == pb.FULL_DUPLEX_STREAMED:
+            case _Phase.OPEN:
+                return self._abort(Code.INVALID_ARGUMENT, "request_header_mode must be SEND")
+            case _Phase.COLLECTING if self._request_mode in HELD:
+                # Envoy shows no body message then, and only that could be answered with a route.
+                return self._refuse(BadRequest("trailers must not follow an empty body"))
+            case _Phase.COLLECTING:
                 self._trailers = True
                 return self._decide(has_body=True)
             case _Phase.DECIDING:
                 self._trailers = True
-                return ()
             case _Phase.ROUTED:
                 return (Send(replies.REQUEST_TRAILERS),)
-            case _Phase.BYPASSED:
-                return ()
-        return self._abort(Code.INVALID_ARGUMENT, "request trailers before the request")
+        return ()
 
     def _decide(self, *, has_body: bool = False, body_hidden: bool = False) -> Sequence[Action]:
         self._phase = _Phase.DECIDING
@@ -251,6 +254,7 @@ class Stream:
             has_body=has_body,
             body_hidden=body_hidden,
             subset=self._subset,
+            answer_shown=self._answer.mode != pb.NONE,
         )
         return (Decide(self._arrival),)
 

@@ -6,7 +6,7 @@ nobody, so that a malformed hint never widens the choice to the whole pool (faul
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from epp.framework import Endpoint
 
@@ -50,6 +50,10 @@ def _spots(entry: str) -> list[Spot]:
 def _host(text: str) -> str:
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
-        return ip_address(bare).compressed
+        address = ip_address(bare)
     except ValueError:
         return bare.lower()
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        # How a gateway that listens on both families spells IPv4.
+        return address.ipv4_mapped.compressed
+    return address.compressed

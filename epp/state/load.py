@@ -278,6 +278,7 @@ class LoadBook:
             active_blocks=active,
             total_blocks=total,
             block_tokens=self._block_tokens(life),
+            lora=report.lora if fresh else None,
             age_s=age,
             reserved_requests=len(life.requests),
             reserved_pending=life.pending,

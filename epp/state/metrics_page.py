@@ -4,6 +4,9 @@ An absent family is not known and nothing else (fault B03). Several series of on
 several engines, or models, behind one endpoint: queues and blocks add up, the share of KV cache in
 use is their mean, so that share times blocks stays right for equal engines (fault B05). A series
 that is NaN, infinite or negative makes its family unknown.
+
+LoRA adapters are told in labels. A page keeps a series of every combination that there ever was;
+the value is the time at which it held, so the largest is the present one.
 """
 
 import math
@@ -11,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 
 from epp.errors import EppError
+from epp.framework import Lora
 
 from .reports import LoadReport
 
@@ -36,6 +40,13 @@ class MetricNames:
     """A constant gauge with the two labels below."""
     block_tokens_label: str = "block_size"
     total_blocks_label: str = "num_gpu_blocks"
+    lora: tuple[str, ...] = ("vllm:lora_requests_info",)
+    """A gauge whose value is Unix time, with the three labels below; the first two are lists."""
+    lora_running_label: str = "running_lora_adapters"
+    lora_waiting_label: str = "waiting_lora_adapters"
+    lora_most_label: str = "max_lora"
+    model_label: str = "model_name"
+    """Of `waiting`: the model that the adapters change."""
     start: tuple[str, ...] = ("process_start_time_seconds",)
 
 
@@ -68,6 +79,7 @@ def parse_page(
             kv_usage=math.fsum(usage) / len(usage) if usage else None,
             total_blocks=total_blocks,
             block_tokens=block_tokens,
+            lora=_lora(found, names),
         ),
         start_ms=round(max(start) * 1000) if start and max(start) < 2**40 else None,
     )
@@ -78,10 +90,26 @@ class _Page:
 
     def __init__(self, text: bytes, names: MetricNames) -> None:
         self._series: dict[str, list[tuple[bytes, bytes]]] = {}
+        self._latest: tuple[float, bytes] | None = None
+        lora = {name.encode() for name in names.lora}
         for match in _pattern(names).finditer(text):
+            if match[1] in lora:
+                self._keep_latest(match[2] or b"", match[3])
+                continue
             series = self._series.setdefault(match[1].decode(), [])
             if len(series) < MAX_SERIES:
                 series.append((match[2] or b"", match[3]))
+
+    def _keep_latest(self, labels: bytes, value: bytes) -> None:
+        """One of many thousand that a long-lived engine shows (its history, not its state)."""
+        at = _number(value)
+        if at is not None and (self._latest is None or at >= self._latest[0]):
+            self._latest = at, labels
+
+    @property
+    def adapters(self) -> dict[str, str] | None:
+        """Labels of the present LoRA series."""
+        return None if self._latest is None else _labels(self._latest[1])
 
     def values(self, names: tuple[str, ...]) -> list[float]:
         """All values of the first family there; none if one of them is no usable number."""
@@ -89,10 +117,7 @@ class _Page:
         return [n for n in numbers if n is not None] if None not in numbers else []
 
     def labels(self, names: tuple[str, ...]) -> list[dict[str, str]]:
-        return [
-            {key.decode(): value.decode(errors="replace") for key, value in _LABEL.findall(labels)}
-            for labels, _ in self._first(names)
-        ]
+        return [_labels(labels) for labels, _ in self._first(names)]
 
     def _first(self, names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
         return next((self._series[name] for name in names if name in self._series), [])
@@ -110,6 +135,7 @@ def _pattern(names: MetricNames) -> re.Pattern[bytes]:
             *names.running,
             *names.kv_usage,
             *names.cache_info,
+            *names.lora,
             *names.start,
         )
         either = b"|".join(re.escape(name).encode() for name in wanted)
@@ -117,6 +143,27 @@ def _pattern(names: MetricNames) -> re.Pattern[bytes]:
         if len(_PATTERNS) < 16:
             _PATTERNS[names] = known
     return known
+
+
+def _labels(text: bytes) -> dict[str, str]:
+    return {key.decode(): value.decode(errors="replace") for key, value in _LABEL.findall(text)}
+
+
+def _lora(page: _Page, names: MetricNames) -> Lora | None:
+    labels = page.adapters
+    if labels is None:
+        return None
+    models = {found.get(names.model_label, "") for found in page.labels(names.waiting)}
+    return Lora(
+        running=_listed(labels.get(names.lora_running_label, "")),
+        waiting=_listed(labels.get(names.lora_waiting_label, "")),
+        most=_integer(labels.get(names.lora_most_label)) or 0,
+        base=models.pop() if len(models) == 1 else "",
+    )
+
+
+def _listed(names: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in names.split(",") if name.strip())
 
 
 def _number(text: bytes) -> float | None:

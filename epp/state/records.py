@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from epp._pb import state_pb2 as pb
 from epp.errors import EppError
-from epp.framework import EndpointId, Incarnation
+from epp.framework import EndpointId, Incarnation, Lora
 
 from .reports import LoadReport
 
@@ -150,6 +150,7 @@ def encode(record: Record) -> bytes:
                 block_tokens=report.block_tokens,
                 ready=status.ready,
                 events=status.events,
+                lora=None if report.lora is None else _lora_message(report.lora),
             )
         )
     for first in record.first_tokens:
@@ -230,9 +231,25 @@ def _status(load: pb.Load) -> EngineStatus:
             kv_usage=known("kv_usage"),
             total_blocks=_whole(known("total_blocks")),
             block_tokens=_whole(known("block_tokens")),
+            lora=_lora(load.lora) if load.HasField("lora") else None,
         ),
         ready=load.ready,
         events=load.events,
+    )
+
+
+def _lora(message: pb.Lora) -> Lora:
+    return Lora(
+        running=frozenset(message.running),
+        waiting=frozenset(message.waiting),
+        most=message.most,
+        base=message.base,
+    )
+
+
+def _lora_message(lora: Lora) -> pb.Lora:
+    return pb.Lora(
+        running=sorted(lora.running), waiting=sorted(lora.waiting), most=lora.most, base=lora.base
     )
 
 

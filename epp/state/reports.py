@@ -1,7 +1,15 @@
 """What an engine says about its own load, made safe to calculate with."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from epp.framework import Lora
+
+MAX_ADAPTERS = 1024
+"""Adapters of one kind, running or waiting, that are kept of one engine."""
+MAX_NAME = 256
+"""Characters of an adapter's name; longer ones are not kept."""
 
 _MOST = 2**31 - 1
 
@@ -21,6 +29,8 @@ class LoadReport:
     """Engine blocks, at least 1."""
     block_tokens: int | None = None
     """Tokens in one engine block, at least 1."""
+    lora: Lora | None = None
+    """None where the engine says nothing of adapters."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -31,9 +41,24 @@ class LoadReport:
         usage = self.kv_usage
         known = usage is not None and math.isfinite(usage) and 0.0 <= usage <= 1.0
         put(self, "kv_usage", float(usage) if known and usage is not None else None)
+        put(self, "lora", None if self.lora is None else _bounded(self.lora))
 
 
 def _count(value: float | None, *, least: int) -> int | None:
     if value is None or not math.isfinite(value) or not least <= value <= _MOST:
         return None
     return int(value)
+
+
+def _bounded(lora: Lora) -> Lora:
+    return Lora(
+        running=_names(lora.running),
+        waiting=_names(lora.waiting),
+        most=_count(lora.most, least=0) or 0,
+        base=lora.base if len(lora.base) <= MAX_NAME else "",
+    )
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    kept = [name for name in names if 0 < len(name) <= MAX_NAME]
+    return frozenset(kept if len(kept) <= MAX_ADAPTERS else sorted(kept)[:MAX_ADAPTERS])

@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from epp.answers import AnswerMetrics, Meter
 from epp.bodies.usage import ResponseWatch, Unknown, Usage
 from epp.protocol import DECISION_ID, PREDICTED_CACHED_TOKENS
 from sidecar.proxy import Ended, Outcome
@@ -10,19 +11,41 @@ from . import headers, refusals
 from .refusals import Refused
 
 
+def is_stream(content_type: str) -> bool:
+    """Whether a body of this kind is server-sent events."""
+    return content_type.partition(";")[0].strip().lower() == "text/event-stream"
+
+
 class Exchange:
     """Collects what `Ended` reports. Until something else is known, the client has left."""
 
-    __slots__ = ("_began", "_first_at", "_watch", "decision_id", "outcome", "predicted", "status")
+    __slots__ = (
+        "_began",
+        "_first_at",
+        "_meter",
+        "_watch",
+        "decision_id",
+        "hides_usage",
+        "outcome",
+        "predicted",
+        "status",
+    )
 
     def __init__(self, request: web.BaseRequest, now: float) -> None:
         self._began = now
         self._first_at: float | None = None
+        self._meter: Meter | None = None
         self._watch: ResponseWatch | None = None
         self.decision_id = headers.decision_id(request.headers.get(DECISION_ID))
         self.predicted = headers.token_count(request.headers.get(PREDICTED_CACHED_TOKENS))
         self.outcome = Outcome.CLIENT_GONE
         self.status = 0
+        self.hides_usage = False
+        """The engine was asked for the usage of a stream whose client did not ask for it."""
+
+    def measured(self, metrics: AnswerMetrics, labels: tuple[str, ...], size: int) -> None:
+        """It counts as a request of this many bytes from here on."""
+        self._meter = metrics.meter(labels, size, self._began)
 
     def refuse(self, refused: Refused, outcome: Outcome = Outcome.ENGINE_ERROR) -> web.Response:
         """The exchange ends with an answer of our own."""
@@ -33,11 +56,15 @@ class Exchange:
         """The engine's headers are here."""
         self.status = status
         self._watch = ResponseWatch(content_type, content_encoding)
+        if self._meter is not None and status < 400 and is_stream(content_type):
+            self._meter.streams()
 
     def piece(self, data: bytes, now: float) -> float | None:
         """The next bytes of the body; returns the time to first byte when these are the first."""
         assert self._watch is not None
         self._watch.feed(data)
+        if self._meter is not None:
+            self._meter.piece(len(data), now)
         if self._first_at is not None:
             return None
         self._first_at = now
@@ -50,6 +77,8 @@ class Exchange:
     def ended(self, now: float) -> Ended:
         """The exchange is over."""
         usage = self._watch.finish() if self._watch else Usage()
+        if self._meter is not None:
+            self._meter.end(now, usage, good=self.outcome is Outcome.OK)
         return Ended(
             decision_id=self.decision_id,
             outcome=self.outcome,

@@ -33,6 +33,7 @@ class LegError(EppError):
         self.refused = refused
 
 
+UNREADABLE = Refused(400, "invalid_request_error", "bad-request", "The request is not valid HTTP.")
 BAD_TARGET = Refused(
     400,
     "invalid_request_error",

@@ -1,12 +1,12 @@
 """The relay on aiohttp: server towards the client, `upstream` towards the engine.
 
-Both bodies pass unchanged, but for `kv_transfer_params`, which only prefill legs may carry. An
+Both bodies pass unchanged, but for `kv_transfer_params`, which only prefill legs may carry, and for
+the usage of streams (see `asking`). An
 answer that the engine broke off is never ended cleanly: the client's connection is cut, so that it
 cannot take a part for the whole.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,12 +25,11 @@ from sidecar.upstream import BodyGuard, Call, Upstream, pieces
 
 from . import headers, intake, refusals
 from .exchange import Exchange
+from .measuring import Measuring
 from .refusals import LegError, Refused
-from .reply import Incoming, Passage, cut, head_of
+from .reply import Passage, cut, head_of
+from .serving import Server
 from .upload import Content, Upload
-
-_QUIET = logging.getLogger("sidecar.http.relay.http")
-_QUIET.setLevel(logging.CRITICAL)  # a client's bad request gets an answer, not a stack trace
 
 OUTCOMES = {
     refusals.ENGINE_ABSENT: Outcome.ENGINE_GONE,
@@ -42,8 +41,6 @@ OUTCOMES = {
 }
 """Every other refusal is an error answer."""
 
-LINGER_S = 2.0
-"""How long to read on from a client that was answered before its body had ended."""
 CLOSE_S = 2.0
 """How long handlers whose client has left may take to end once they are cut."""
 
@@ -70,6 +67,7 @@ class AiohttpRelay:
         door: Door,
         splitter: Splitter,
         metrics: HandoffMetrics,
+        measuring: Measuring,
         journal: Journal,
         refusing: Readiness,
         limits: Limits,
@@ -81,6 +79,7 @@ class AiohttpRelay:
         self._door = door
         self._splitter = splitter
         self._metrics = metrics
+        self._measuring = measuring
         self._journal = journal
         self._refusing = refusing
         self._limits = limits
@@ -118,21 +117,8 @@ class AiohttpRelay:
         return port
 
     async def _serve_on(self, port: int, *, on_leg_port: bool) -> int:
-        loop = asyncio.get_running_loop()
-        limits = self._limits
-        server = web.Server(
-            lambda request: self._handle(request, on_leg_port=on_leg_port),
-            request_factory=lambda message, payload, protocol, writer, task: Incoming(
-                message, payload, protocol, writer, task, loop
-            ),
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            lingering_time=LINGER_S,
-            logger=_QUIET,
-            max_field_size=limits.max_header_bytes,
-            max_headers=limits.max_headers,
-            max_line_size=limits.max_header_bytes,
+        server = Server(
+            lambda request: self._handle(request, on_leg_port=on_leg_port), self._limits
         )
         runner = web.ServerRunner(server, shutdown_timeout=0.5)
         self._runners.append(runner)
@@ -217,6 +203,7 @@ class AiohttpRelay:
                     self._admit(body)
                 else:
                     body = await self._clean(request, body)
+                    body = await self._measuring.begin(request, exchange, body)
                     split = await self._splitter.serve(
                         request, exchange, passage, body, _own(request)
                     )

@@ -1,6 +1,7 @@
 """An engine's answer on its way to a client: status, fields and body, without the parameters.
 
-Bytes pass as they come and nothing is added. JSON whose length was announced is held until it is
+Bytes pass as they come and nothing is added; the usage of a stream that only we asked for is taken
+out. JSON whose length was announced is held until it is
 whole (up to `MAX_HELD`), because its length without the parameters must be announced as well.
 """
 
@@ -18,7 +19,8 @@ from sidecar.proxy import Journal
 from sidecar.transfer.answers import Untouched, answer_filter
 
 from . import headers
-from .exchange import Exchange
+from .exchange import Exchange, is_stream
+from .unasked import WithoutUsage
 
 MAX_HELD = 1 << 20
 """Longest JSON answer whose length is announced anew; a longer one goes out without its length."""
@@ -119,6 +121,7 @@ class Passage:
         """
         kind, coding = head.value("content-type"), head.value("content-encoding")
         content = Untouched() if trusted else answer_filter(kind, coding)
+        usage = WithoutUsage() if self._hides_usage(kind, coding) else Untouched()
         reply = self.reply = Reply(self._request, head)
         self._exchange.answered(head.status, kind, coding)
         held = self._held(reply, content)
@@ -130,6 +133,7 @@ class Passage:
             self._note(piece)
             out = content.feed(piece)
             seen, passed = seen + len(piece), passed + len(out)
+            out = usage.feed(out)
             if held is not None:
                 held += out
             elif out:
@@ -137,6 +141,7 @@ class Passage:
             progress()
         rest = content.finish()
         passed += len(rest)
+        rest = usage.feed(rest) + usage.finish()
         if passed < seen:
             self._stripped()
         if held is not None:
@@ -147,6 +152,10 @@ class Passage:
             await reply.write(rest)
         await reply.write_eof()
         self._exchange.completed()
+
+    def _hides_usage(self, kind: str, coding: str) -> bool:
+        readable = coding.strip().lower() in {"", "identity"}
+        return self._exchange.hides_usage and readable and is_stream(kind)
 
     def _held(self, reply: Reply, content: object) -> bytearray | None:
         """Where the body is kept until its length is known; None when it passes at once."""

@@ -137,15 +137,7 @@ class Reporter:
     def _count(self, ended: Ended) -> None:
         metrics, usage = self._metrics, ended.usage
         metrics.requests.labels(ended.outcome.value).inc()
-        metrics.prompt_tokens.inc(usage.prompt_tokens or 0)
-        metrics.cached_tokens.inc(usage.cached_tokens or 0)
-        metrics.completion_tokens.inc(usage.completion_tokens or 0)
         if usage.cached_tokens is not None:
             metrics.predicted_cached_tokens.inc(ended.predicted_cached_tokens or 0)
-        if ended.outcome is not Outcome.OK:
-            return
-        if ended.usage_unknown is not None:
+        if ended.outcome is Outcome.OK and ended.usage_unknown is not None:
             metrics.usage_unknown.labels(ended.usage_unknown.value).inc()
-        metrics.duration.observe(ended.duration_s)
-        if ended.ttft_s is not None:
-            metrics.ttft.observe(ended.ttft_s)

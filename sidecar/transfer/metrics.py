@@ -1,63 +1,58 @@
 """Metrics of handoffs and of what may not pass. No label carries anything that a client chose."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from sidecar.declared import Declared
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class HandoffMetrics:
-    """Part of one sidecar's metrics, in the registry that is given."""
+    """Part of one sidecar's metrics."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self.handoffs = self._counter(
+    def __init__(self, declared: Declared) -> None:
+        self.handoffs = declared.counter(
             "handoff", "Requests that a picker wanted split. outcome is what the client got: "
             "answered, passed (an engine's error), refused, cut, client-gone; or whole: never "
             "tried. reason is split, or why the decode engine was alone, or prefill when no decode "
             "leg was sent.", "outcome", "reason",
         )  # fmt: skip
-        self.gap = self._histogram(
-            "handoff_gap_seconds", "From a prefill's answer to the first byte of its decode leg."
+        self.gap = declared.histogram(
+            "handoff_gap_seconds",
+            "From a prefill's answer to the first byte of its decode leg.",
+            _SECONDS,
         )
-        self.prefill_leg = self._histogram(
+        self.prefill_leg = declared.histogram(
             "prefill_leg_seconds", "Prefill legs that were answered, from sending to the answer's "
-            "end; errors, too.",
+            "end; errors, too.", _SECONDS,
         )  # fmt: skip
-        self.stranded = self._counter(
+        self.stranded = declared.counter(
             "handoff_stranded", "Prefills whose blocks nobody pulls, so that their lease must run "
             "out: lease-over, decode-unreachable, decode-rejected.", "reason",
         )  # fmt: skip
-        self.expired = self._counter(
+        self.expired = declared.counter(
             "handoff_expired", "Parameters that were too old to be sent: the lease was nearly over."
         )
-        self.completed_after_disconnect = self._counter(
+        self.completed_after_disconnect = declared.counter(
             "handoff_completed_after_disconnect", "Decode legs that pulled for a client that had "
             "left, so that the prefill engine's blocks were freed.",
         )  # fmt: skip
-        self.copies = self._counter(
+        self.copies = declared.counter(
             "handoff_copies", "Prefills of unknown fate after which another one was sent."
         )
-        self.misaddressed = self._counter(
+        self.misaddressed = declared.counter(
             "handoff_misaddressed", "Parameters that name loopback or no address as the prefill "
             "engine's: a decode engine elsewhere cannot pull (VLLM_NIXL_SIDE_CHANNEL_HOST).",
         )  # fmt: skip
-        self.targets_refused = self._counter(
+        self.targets_refused = declared.counter(
             "prefill_targets_refused", "Prefill targets that were left out: target-foreign (no "
             "member), target-self, members-unknown (no endpoints file), malformed.", "reason",
         )  # fmt: skip
-        self.legs_served = self._counter(
+        self.legs_served = declared.counter(
             "legs_served", "Prefill legs of other sidecars that were taken."
         )
-        self.legs_refused = self._counter(
+        self.legs_refused = declared.counter(
             "legs_refused", "Requests that claimed to be a prefill leg and were refused.", "reason",
         )  # fmt: skip
-        self.stripped = self._counter(
+        self.stripped = declared.counter(
             "params_stripped", "Messages out of which kv_transfer_params were taken: request (a "
             "client sent them), answer (an engine showed them, null counts as well).", "direction",
         )  # fmt: skip
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"epp_sidecar_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"epp_sidecar_{name}", text, buckets=_SECONDS, registry=self._registry)

@@ -48,6 +48,7 @@ def responses() -> list[pb.ProcessingResponse]:
     """What we say: every reply that the product builds, and the rest of the subset."""
     built = [
         replies.CONTINUE_REQUEST_HEADERS,
+        replies.CONTINUE_REQUEST_BODY,
         replies.CONTINUE_RESPONSE_HEADERS,
         replies.CONTINUE_RESPONSE_BODY,
         replies.REQUEST_TRAILERS,
@@ -62,6 +63,18 @@ def responses() -> list[pb.ProcessingResponse]:
         replies.routing(
             replies.REQUEST_BODY, "10.0.0.1:8000", [], [], new_length=False, new_body=b"new"
         ),
+        replies.routing(
+            replies.REQUEST_HEADERS,
+            "10.0.0.1:8000",
+            [],
+            [],
+            new_length=False,
+            scores=[("10.0.0.1:8000", 1.5), ("[::1]:8000", 0.0), ("10.0.0.2:8000", -0.25)],
+        ),
+        replies.response_headers([(protocol.CONFORMANCE_SERVED, "10.0.0.1:8000")], ["x-gone"]),
+        replies.response_headers([], ["content-length"]),
+        replies.new_response_body(b"data: {}\n\n", new_length=False),
+        replies.new_response_body(b"", new_length=True),
         *replies.pieces(replies.REQUEST_BODY, bytes(range(256)) * 300, end=True),
         replies.piece(replies.RESPONSE_BODY, b"", end=False),
         replies.refusal(NoEndpoint("nobody")),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from epp._pb import extproc_pb2 as pb
+from epp.request.exchange import ModelName
 from tests.conformance.extproc_samples import all_samples
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.director import route
@@ -60,6 +62,30 @@ def test_envoy_data_plane_means_what_we_mean(data_plane: Any) -> None:
     assert options[0].append_action.name == "OVERWRITE_IF_EXISTS_OR_ADD"
     piece = body.request_body.response.body_mutation.streamed_response
     assert (piece.body, piece.end_of_stream) == (b"hello", True)
+
+
+def test_envoy_data_plane_means_what_we_mean_of_scores_and_answers(data_plane: Any) -> None:
+    stream = envoy.a_stream()
+    stream.receive(envoy.request_headers(end=True, response_mode=pb.STREAMED))
+    scores = (("10.0.0.1:8000", 0.75), ("10.0.0.2:8000", 0.0))
+    model = ModelName(asked="chat", served="internal")
+    outcome = replace(route("10.0.0.1:8000"), scores=scores, model=model)
+    said = envoy.sent(stream.decided(outcome))
+    said += envoy.sent(
+        stream.receive(envoy.response_headers(more=[("content-type", "application/json")]))
+    )
+    said += envoy.sent(stream.receive(envoy.response_body(b'{"model":"internal"}', end=True)))
+    routing, headers, body = (
+        data_plane.ProcessingResponse.parse(reply.SerializeToString()) for reply in said
+    )
+    assert routing.dynamic_metadata.to_dict() == {
+        "envoy.lb": {
+            "x-gateway-destination-endpoint": "10.0.0.1:8000",
+            "x-gateway-destination-endpoint-scores": dict(scores),
+        }
+    }
+    assert headers.response_headers.response.header_mutation.remove_headers == ["content-length"]
+    assert body.response_body.response.body_mutation.body == b'{"model":"chat"}'
 
 
 def _unknown(message: Any) -> list[str]:

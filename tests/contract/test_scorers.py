@@ -12,6 +12,7 @@ from epp.framework import (
     EndpointId,
     Incarnation,
     Load,
+    Lora,
     Match,
     PoolId,
     Request,
@@ -35,8 +36,17 @@ def _endpoint(number: int, load: Load, match: Match) -> Endpoint:
     )
 
 
+adapters = st.frozensets(st.sampled_from(["m", "a", "b"]))
 loads = st.builds(
     Load,
+    lora=st.none()
+    | st.builds(
+        Lora,
+        running=adapters,
+        waiting=adapters,
+        most=st.integers(0, 4),
+        base=st.sampled_from(["", "m"]),
+    ),
     waiting=st.none() | st.integers(0, 10_000),
     running=st.none() | st.integers(0, 10_000),
     kv_usage=st.none() | st.floats(0, 1),
@@ -56,6 +66,7 @@ requests = st.builds(
     id=st.just("r"),
     api=st.just("completions"),
     path=st.just("/v1/completions"),
+    model=st.sampled_from(["", "m", "a", "b"]),
     prompt_tokens=st.integers(0, 10**6),
     keys=st.lists(st.integers(0, 2**64 - 1), max_size=20).map(tuple),
 )
@@ -67,10 +78,11 @@ def scorer(request: pytest.FixtureRequest) -> Scorer:
     return build_scorer(request.param, {})
 
 
-def test_the_five_scorers_of_this_project_are_installed() -> None:
+def test_the_six_scorers_of_this_project_are_installed() -> None:
     assert {
         "decode-load-scorer",
         "kv-cache-utilization-scorer",
+        "lora-affinity-scorer",
         "prefix-cache-scorer",
         "queue-scorer",
         "token-load-scorer",

@@ -1,6 +1,7 @@
 """HTTP backends behind a gateway: they remember what reached them and answer as they are told."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ async def raw_backend(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
             head = await reader.readuntil(b"\r\n\r\n")
             if b"transfer-encoding: chunked" in head.lower():
                 head += await _chunked(reader)
+            elif declared := re.search(rb"content-length: (\d+)", head.lower()):
+                head += await reader.readexactly(int(declared[1]))
             seen.append(head)
             writer.write(answer)
             await writer.drain()

@@ -35,6 +35,7 @@ class Witness:
         self.refusals: list[Refusal] = []
         self.failures: list[str] = []
         self.answers: list[tuple[int, bool]] = []
+        self.ignored_headers: list[str] = []
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
         assert took_s >= 0.0
@@ -45,6 +46,9 @@ class Witness:
 
     def failed(self, step: str) -> None:
         self.failures.append(step)
+
+    def ignored(self, header: str) -> None:
+        self.ignored_headers.append(header)
 
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         self.answers.append((status, as_told))
@@ -73,6 +77,7 @@ class Desk:
         rules: Rules,
     ) -> None:
         self.now = 1000.0
+        self.offload = offload
         self.witness = Witness()
         self.switch = ModeSwitch()
         self.index = PrefixIndex(10_000)
@@ -137,12 +142,17 @@ def post(
     method: str = "POST",
     subset: tuple[str, ...] | None = None,
     headers: dict[str, str] | None = None,
+    answer_shown: bool = False,
 ) -> Arrival:
     """A request; a body that is not bytes goes as JSON."""
     raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
     named = {":method": method, ":path": path, "content-type": "application/json"}
     return Arrival(
-        headers={**named, **(headers or {})}, body=raw, has_body=body is not None, subset=subset
+        headers={**named, **(headers or {})},
+        body=raw,
+        has_body=body is not None,
+        subset=subset,
+        answer_shown=answer_shown,
     )
 
 

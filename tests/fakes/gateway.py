@@ -41,9 +41,11 @@ class Gateway:
             f"http.gateway.ext_proc.{counter}", 0
         )
 
-    async def picker_healthy(self, healthy: bool = True, *, within_s: float = 10.0) -> None:
-        """Wait until Envoy's health check says so."""
-        wanted = 1 if healthy else 0
+    async def picker_healthy(
+        self, healthy: bool = True, *, pickers: int = 1, within_s: float = 10.0
+    ) -> None:
+        """Wait until Envoy's health check says so, of all `pickers`."""
+        wanted = pickers if healthy else 0
         name = "cluster.picker.membership_healthy"
         async with asyncio.timeout(scaled(within_s)):
             while True:
@@ -65,11 +67,15 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(
-    directory: Path, settings: EnvoySettings, *, edit: Callable[[str], str] = str
+    directory: Path,
+    settings: EnvoySettings,
+    *,
+    edit: Callable[[str], str] = str,
+    pickers: int = 1,
 ) -> AsyncIterator[Gateway]:
     """Run Envoy in `directory` until the context ends; ports 0 in `settings` take free ones.
 
-    `edit` may change the bootstrap that the product writes.
+    `edit` may change the bootstrap that the product writes, and make it know more `pickers`.
     It is ready to serve, and has found the picker healthy, when the context begins.
     """
     log = settings.access_log or directory / "access.log"
@@ -86,7 +92,7 @@ async def gateway(
         address = listeners["listener_statuses"][0]["local_address"]["socket_address"]
         running = Gateway(address["port_value"], admin_port, log, process)
         if settings.shape != "none":
-            await running.picker_healthy()
+            await running.picker_healthy(pickers=pickers)
         yield running
     finally:
         if process.returncode is None:

@@ -10,6 +10,7 @@ from epp.request.exchange import Arrival, Outcome
 from epp.request.transport.grpc import ExtProcServer, TransportLimits, serve
 from epp.request.transport.tls import server_credentials
 from epp.sim.gateway.envoy import EnvoySettings, Shape
+from epp.sim.gateway.routes import EVERY_PATH
 
 from .backend import Backend, backend
 from .director import ScriptedDirector, route
@@ -66,6 +67,7 @@ async def rig(
             endpoints=[*(each.address for each in engines), *more_endpoints],
             tls=tls,
             shape=shape,
+            api_paths=EVERY_PATH,
             health_interval_s=0.1,
         )
         envoy = await stack.enter_async_context(gateway(directory, settings(wanted), edit=edit))

@@ -10,6 +10,7 @@ import aiohttp
 
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.guard import Guard
+from sidecar.http.measuring import Measuring
 from sidecar.http.relay import AiohttpRelay, Listen
 from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Limits
@@ -76,10 +77,13 @@ class Rig:
             writer.close()
 
 
-def relay_for(engine_port: int, notes: Notes, limits: Limits, *, port: int = 0) -> AiohttpRelay:
+def relay_for(
+    engine_port: int, notes: Notes, limits: Limits, *, port: int = 0, request_usage: bool = True
+) -> AiohttpRelay:
     """A relay that hands nothing over."""
     upstream = Upstream(f"http://127.0.0.1:{engine_port}", limits)
-    metrics = Metrics().handoff
+    page = Metrics()
+    metrics = page.handoff
     door = Door(guard=Guard("default/engine-0"))
     splitter = Splitter(
         door=door,
@@ -97,6 +101,9 @@ def relay_for(engine_port: int, notes: Notes, limits: Limits, *, port: int = 0) 
         door=door,
         splitter=splitter,
         metrics=metrics,
+        measuring=Measuring(
+            metrics=page.answers, served=lambda: ("m",), request_usage=request_usage
+        ),
         journal=notes,
         refusing=lambda: notes.not_ready,
         limits=limits,
@@ -106,9 +113,11 @@ def relay_for(engine_port: int, notes: Notes, limits: Limits, *, port: int = 0) 
 
 
 @asynccontextmanager
-async def relay_to(engine_port: int, limits: Limits | None = None) -> AsyncIterator[Rig]:
+async def relay_to(
+    engine_port: int, limits: Limits | None = None, *, request_usage: bool = True
+) -> AsyncIterator[Rig]:
     notes = Notes()
-    relay = relay_for(engine_port, notes, limits or Limits())
+    relay = relay_for(engine_port, notes, limits or Limits(), request_usage=request_usage)
     port = await relay.start()
     try:
         async with aiohttp.ClientSession(auto_decompress=False) as session:

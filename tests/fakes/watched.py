@@ -22,11 +22,12 @@ async def watched(
             pool=desk.pool,
             streams=streams,
             tokens=desk.tokens,
-            offload=desk.director._offload,
+            offload=desk.offload,
             switch=desk.switch,
         )
         metrics = Metrics(version="1.2", sources=sources)
         explain = Explain(wall=lambda: 1_700_000_000.0)
         desk.pool.on_done.append(metrics.done)
         desk.director._observers = (metrics, explain)
+        desk.director._meters = metrics.meters
         yield desk, metrics, explain

@@ -14,6 +14,7 @@ import aiohttp.test_utils
 import pytest
 
 from epp.protocol import PREFILLER
+from sidecar.http.asking import with_usage
 from sidecar.transfer.prefilling import CANCEL_S
 from tests.fakes.handoffs import rows
 from tests.fakes.split_pool import CHAT, COMPLETIONS, SplitPool, prompt, split_pool, text_of
@@ -445,7 +446,8 @@ async def test_D10_a_failed_pull_is_computed_here_and_the_client_sees_nothing_of
         status, got = await pool.post(body, path)
         assert (status, text_of(got)) == (200, text_of(await pool.alone(body, path)))
         assert [params_of(one) is None for one in pool.decode.bodies] == [False, True]
-        assert pool.decode.bodies[1] == json.dumps(body).encode()
+        sent = json.dumps(body).encode()
+        assert pool.decode.bodies[1] == (with_usage(sent) if stream else sent)
         reason = "pull-error-event" if stream else "pull-status"
         await pool.decode.counted({("answered", reason): 1})
 

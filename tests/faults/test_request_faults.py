@@ -27,7 +27,7 @@ class Stuck:
 
 
 async def test_A08_a_wrong_body_gets_the_same_400_whatever_the_mode() -> None:
-    """Protected by `apis.openai._body`. Red when it lets a missing model pass."""
+    """Protected by `apis.reading.read`. Red when it lets a missing model pass."""
     async with open_desk() as desk:
         for mode in desk.switch.modes:
             desk.switch.switch(mode)

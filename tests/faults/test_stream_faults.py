@@ -1,6 +1,7 @@
 """Field faults of the ext_proc protocol that need no gateway to show."""
 
 import json
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
 from epp.errors import BadRequest
-from epp.request.actions import Decide
+from epp.request.actions import Decide, Finish
+from epp.request.exchange import ModelName
+from epp.request.intake import ByteBudget
 from epp.request.stream import Stream
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.director import RecordingProgress, route
@@ -74,6 +77,50 @@ def test_A08_a_bad_request_is_told_in_json_that_clients_understand() -> None:
     assert {"message", "type", "code"} <= set(json.loads(immediate.body)["error"])
 
 
+@pytest.mark.parametrize("mode", [pb.STREAMED, pb.FULL_DUPLEX_STREAMED])
+def test_A12_every_event_carries_the_name_that_the_client_asked_for(mode: int) -> None:
+    """Protected by `Answer._open_body`; red when it makes no `Rename`."""
+    stream = _decidable(response_mode=mode)
+    model = ModelName(asked="chat", served="org/internal")
+    stream.decided(replace(route(TO), model=model))
+    stream.receive(envoy.response_headers(more=[("content-type", "text/event-stream")]))
+    event = b'data: {"model":"org/internal","choices":[]}\n\n'
+    shown = b""
+    for piece in [event, event[:20], event[20:], event]:
+        for reply in envoy.sent(stream.receive(envoy.response_body(piece))):
+            mutation = reply.response_body.response.body_mutation
+            shown += mutation.streamed_response.body or mutation.body
+    assert shown == event.replace(b"org/internal", b"chat") * 3
+
+
+def test_A12_the_beginning_of_an_answer_is_not_renamed_alone() -> None:
+    """Protected by `Answer.body`; red when a part of an answer is renamed like a whole one."""
+    stream = _decidable(response_mode=pb.BUFFERED_PARTIAL)
+    stream.decided(replace(route(TO), model=ModelName(asked="chat", served="org/internal")))
+    stream.receive(envoy.response_headers(more=[("content-type", "text/event-stream")]))
+    event = b'data: {"model":"org/internal","choices":[]}\n\n'
+    (reply,) = envoy.sent(stream.receive(envoy.response_body(event)))
+    assert not reply.response_body.response.HasField("body_mutation")
+
+
+def test_A15_a_compressed_answer_passes_as_it_is() -> None:
+    """Protected by the encoding that `intake.answer_head` reads; red when it is not passed on."""
+    progress = RecordingProgress()
+    stream = _decidable(response_mode=pb.FULL_DUPLEX_STREAMED)
+    model = ModelName(asked="chat", served="org/internal")
+    stream.decided(replace(route(TO, progress=progress), model=model))
+    headers = [("content-type", "application/json"), ("content-encoding", "gzip")]
+    (reply,) = envoy.sent(stream.receive(envoy.response_headers(more=headers)))
+    assert reply.response_headers == pb.HeadersResponse(), "its length stays declared"
+    # Bytes that would be read as text if nobody looked at the encoding.
+    body = b'{"model":"org/internal","usage":{"prompt_tokens":7}}'
+    (piece,) = envoy.streamed(
+        envoy.sent(stream.receive(envoy.response_body(body, end=True))), "response_body"
+    )
+    assert piece.body == body
+    assert [event[0] for event in progress.events] == ["headers", "body", "finished"]
+
+
 def test_A22_value_and_raw_value_make_the_same_decision() -> None:
     """Protected by `intake._text`; red when it reads `raw_value` alone."""
     pairs = {":path": "/v1/completions", ":method": "POST"}
@@ -92,6 +139,16 @@ def test_A22_value_and_raw_value_make_the_same_decision() -> None:
         (reply,) = envoy.sent(stream.decided(route(TO)))
         assert envoy.set_in(reply.request_headers.response.header_mutation)
     assert arrivals[0] == arrivals[1]
+
+
+@pytest.mark.parametrize("mode", [pb.NONE, pb.STREAMED, pb.FULL_DUPLEX_STREAMED])
+def test_A24_an_answer_that_ends_at_its_headers_is_finished(mode: int) -> None:
+    """Protected by `Answer.headers`; red when it waits for a body all the same."""
+    progress = RecordingProgress()
+    stream = _decidable(response_mode=mode)
+    stream.decided(route(TO, progress=progress))
+    stream.receive(envoy.response_headers("204", end=True))
+    assert progress.ends == [("finished",)]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -134,3 +191,38 @@ def test_A29_one_header_reply_comes_first_and_keeps_the_route() -> None:
     replies = envoy.sent(stream.decided(route(TO)))
     assert envoy.kinds(replies) == ["request_headers"] + ["request_body"] * 4
     assert not replies[0].request_headers.response.clear_route_cache
+
+
+@pytest.mark.parametrize("name", [*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS])
+def test_G02_no_header_that_steers_passes_either_way(name: str) -> None:
+    """Protected by `_REMOVE_ROUTING` for requests and `intake._OWNED` for answers; red when either
+    leaves one out."""
+    stream = _decidable()
+    (reply, _) = envoy.sent(stream.decided(route(TO)))
+    assert name in reply.request_headers.response.header_mutation.remove_headers
+    theirs = [(name.upper(), "10.0.0.9:1")]
+    (reply,) = envoy.sent(stream.receive(envoy.response_headers(more=theirs)))
+    assert name in reply.response_headers.response.header_mutation.remove_headers
+
+
+@pytest.mark.parametrize("missing", [":path", ":method"])
+def test_G16_a_request_without_a_pseudo_header_is_told_so(missing: str) -> None:
+    """Protected by `Stream._unfit`; red when it asks for neither."""
+    pairs = [(name, "x") for name in (":path", ":method") if name != missing]
+    reply, finish = envoy.a_stream().receive(envoy.request_headers(pairs, end=True))
+    assert finish == Finish("bad-request")
+    assert envoy.sent([reply])[0].immediate_response.status.code == 400
+
+
+def test_G16_lengths_inside_a_body_are_nobodys_business() -> None:
+    """Protected by `BodyIntake.add`, which counts the bytes that came; red when it does not."""
+    framed = b"\x00\xff\xff\xff\xff" + b"x"
+    budget = ByteBudget(100)
+    stream = envoy.a_stream(budget=budget)
+    stream.receive(envoy.request_headers({"content-type": "application/grpc"}))
+    stream.receive(envoy.request_body(framed))
+    assert budget.used == len(framed)
+    arrival = envoy.arrival_in(stream.receive(envoy.request_body(end=True)))
+    assert arrival.body == framed
+    stream.closed()  # cancelled between two messages
+    assert budget.used == 0

@@ -224,14 +224,31 @@ async def test_the_metrics_page_counts_what_passed() -> None:
         async with running_sidecar(settings) as sidecar, aiohttp.ClientSession() as session:
             await wait_ready(session, sidecar.port)
             await log.until(lambda v: v.records > 0)
+            await until(lambda: sidecar.engine.served == {"sim"})
             await post(session, sidecar.port, completion(PROMPT), **DECISION)
+            await post(session, sidecar.port, completion(PROMPT, stream=True))
+            foreign = json.dumps({"model": "d-2", "prompt": "hi"}).encode()
+            url = f"http://127.0.0.1:{sidecar.port}/v1/completions"
+            async with session.post(url, data=foreign) as response:
+                assert response.status == 404
+            async with session.get(f"http://127.0.0.1:{sidecar.port}/v1/models") as response:
+                assert response.status == 200
             async with session.get(f"http://127.0.0.1:{sidecar.metrics_port}/metrics") as response:
                 page = await response.text()
-    assert 'epp_sidecar_requests_total{outcome="ok"} 1.0' in page
-    assert "epp_sidecar_prompt_tokens_total 400.0" in page
+    base = 'fairness_id="",model_name="sim",priority="",target_model_name="sim"'
+    assert 'epp_sidecar_requests_total{outcome="ok"} 3.0' in page
+    assert f"llm_d_epp_request_input_tokens_sum{{{base}}} 800.0" in page
+    assert f"llm_d_epp_request_output_tokens_sum{{{base}}} 8.0" in page
+    assert f"llm_d_epp_request_duration_seconds_count{{{base}}} 2.0" in page
+    assert f"llm_d_epp_request_running{{{base}}} 0.0" in page
+    streamed = base.replace("target", 'streaming="true",target')
+    assert f"llm_d_epp_request_ttft_seconds_count{{{streamed}}} 1.0" in page
+    assert f"llm_d_epp_request_streaming_tpot_seconds_count{{{base}}} 1.0" in page
+    assert f"llm_d_epp_request_size_bytes_count{{{base.replace('sim', 'other')}}} 1.0" in page
     assert "epp_sidecar_engine_ready 1.0" in page
     assert "epp_sidecar_publishing 1.0" in page
     assert "d-1" not in page
+    assert "d-2" not in page, "no label is a client's own word"
 
 
 async def test_requests_pass_while_the_log_is_away() -> None:

@@ -127,6 +127,37 @@ async def test_a_model_that_cannot_be_learnt_yet_is_asked_for_again() -> None:
         await until(lambda: seen.models == ["m"])
 
 
+async def test_names_of_adapters_that_come_and_go_are_known() -> None:
+    pages = {
+        "/health": (200, b""),
+        "/metrics": (200, PAGE),
+        "/v1/models": (200, b'{"data": [{"id": "base"}]}'),
+    }
+    async with watching(Engine(pages), model="m", models_interval_s=0.02) as (watch, seen, _):
+        assert watch.served == {"m"}
+        await until(lambda: watch.served == {"m", "base"})
+        names = ["base", "lora", "", "a\nb", "x" * 129]
+        models = {"data": [{"id": name, "parent": "base"} for name in names]}
+        pages["/v1/models"] = (200, json.dumps(models).encode())
+        await until(lambda: watch.served == {"m", "base", "lora"})
+        pages["/v1/models"] = (500, b"")
+        await asyncio.sleep(0.1)
+        assert watch.served == {"m", "base", "lora"}
+        assert seen.models == ["m"], "the model that keys are seeded with stays"
+
+
+async def test_no_more_names_are_kept_than_metrics_can_bear() -> None:
+    models = {"data": [{"id": f"lora-{n}"} for n in range(3000)]}
+    pages = {
+        "/health": (200, b""),
+        "/metrics": (200, PAGE),
+        "/v1/models": (200, json.dumps(models).encode()),
+    }
+    async with watching(Engine(pages)) as (watch, _, _upstream):
+        await until(lambda: watch.served)
+        assert len(watch.served) == module.MAX_NAMES
+
+
 async def test_a_load_that_is_too_old_is_not_repeated() -> None:
     pages = {"/health": (200, b""), "/metrics": (200, PAGE + START)}
     async with watching(Engine(pages), model="m") as (watch, seen, _):

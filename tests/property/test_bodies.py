@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.errors import BadRequest, UnsupportedMedia
 from epp.framework import Endpoint, EndpointId, Incarnation, PoolId
 from epp.request.apis import catalog
-from epp.request.apis.prompt import TokenPrompt
+from epp.request.apis.prompt import HEAD_BYTES, TextPrompt, TokenPrompt
 from epp.request.apis.rewrite import with_model
 from epp.request.exchange import Arrival
 from epp.request.subset import allowed
@@ -112,6 +112,56 @@ def test_a_renamed_request_is_the_same_request(path: str, fields: dict[str, Any]
         renamed = with_model(body, "other name")
         assert renamed is not None
         assert catalog.parse(_arrival(path, renamed)) == replace(before, model="other name")
+
+
+contents = st.text(max_size=8) | st.lists(
+    st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=8)}), max_size=3
+)
+turns = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": contents}),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(
+    api=st.sampled_from(
+        [
+            ("/v1/chat/completions", "messages"),
+            ("/v1/messages", "messages"),
+            ("/v1/responses", "input"),
+        ]
+    ),
+    turns=turns,
+    until=st.integers(1, 5),
+    tools=st.none() | st.just([{"name": "t"}]),
+)
+def test_a_conversation_begins_with_what_it_was_before(
+    api: tuple[str, str], turns: list[Any], until: int, tools: Any
+) -> None:
+    path, member = api
+
+    def said(items: list[Any]) -> bytes:
+        body = json.dumps({"model": "m", member: items, "tools": tools}).encode()
+        prompt = catalog.parse(_arrival(path, body)).prompt
+        assert isinstance(prompt, TextPrompt)
+        return prompt.text
+
+    assert said(turns).startswith(said(turns[:until]))
+
+
+@given(size=st.integers(0, 3 * HEAD_BYTES), other=st.integers(0, 9))
+@settings(max_examples=20)
+def test_a_bounded_prompt_has_the_size_and_the_beginning_that_it_had(size: int, other: int) -> None:
+    text = TextPrompt(bytes(size), None, other_bytes=other, media_tokens=3)
+    less = text.bounded()
+    assert len(less.text) + less.other_bytes == size + other
+    assert text.text.startswith(less.text)
+    assert len(less.text) <= HEAD_BYTES
+    ids = TokenPrompt(bytes(size & ~3), other)
+    fewer = ids.bounded()
+    assert len(fewer.ids) // 4 + fewer.other_tokens == size // 4 + other
+    assert len(fewer.ids) % 4 == 0
 
 
 @given(ids=st.lists(st.integers(0, 2**32 - 1), min_size=1))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.bodies.usage import ResponseWatch, Unknown, Usage
+from sidecar.http.unasked import WithoutUsage
 
 USAGE = {
     "prompt_tokens": 100,
@@ -61,3 +62,44 @@ def test_no_body_makes_it_fail_or_hold_more_than_its_limit(
         assert len(watch._carry) <= limit
     assert watch.finish() == Usage()
     assert isinstance(watch.unknown, Unknown)
+
+
+EVENTS = [
+    b'data: {"choices":[{"text":"\\"usage\\""}]}',
+    b": usage",
+    b"data: [DONE]",
+    b'data: {"choices":[],"usage":null}',
+    b"",
+]
+ALONE = b'data: {"choices":[],"usage":{"prompt_tokens":1}}'
+
+
+@given(
+    before=st.lists(st.sampled_from(EVENTS)),
+    after=st.lists(st.sampled_from([*EVENTS, ALONE])),
+    end=st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"]),
+    cuts=st.lists(st.integers(0, 2000), max_size=40),
+)
+def test_exactly_the_first_event_of_usage_is_taken_out_of_any_pieces(
+    before: list[bytes], after: list[bytes], end: bytes, cuts: list[int]
+) -> None:
+    stream = WithoutUsage()
+    body = b"".join(event + end for event in [*before, ALONE, *after])
+    out = b"".join(stream.feed(piece) for piece in pieces(body, cuts)) + stream.finish()
+    assert out == b"".join(event + end for event in [*before, *after])
+
+
+@given(
+    body=st.lists(st.sampled_from([b"data:", ALONE, b'"usage"', b"\n", b"\r", b"{}", b"\xff"])).map(
+        b"".join
+    ),
+    cuts=st.lists(st.integers(0, 2000), max_size=10),
+)
+def test_where_pieces_end_changes_nothing_of_what_is_taken_out(
+    body: bytes, cuts: list[int]
+) -> None:
+    outs = []
+    for parts in ([body], pieces(body, cuts), [body[at : at + 1] for at in range(len(body))]):
+        stream = WithoutUsage()
+        outs.append(b"".join(map(stream.feed, parts)) + stream.finish())
+    assert outs[0] == outs[1] == outs[2]

@@ -18,10 +18,10 @@ from tests.fakes import extproc_messages as envoy
 from tests.fakes.director import RecordingProgress, route
 
 LIMIT = 150_000
-GOOD_MODES = st.sampled_from(
-    [pb.FULL_DUPLEX_STREAMED, pb.FULL_DUPLEX_STREAMED, pb.BUFFERED, pb.NONE]
-)
-MODES = GOOD_MODES | st.sampled_from([pb.STREAMED, pb.GRPC, 9])
+FDS = pb.FULL_DUPLEX_STREAMED
+SERVED = [FDS, pb.BUFFERED, pb.STREAMED, pb.BUFFERED_PARTIAL, pb.NONE]
+GOOD_MODES = st.sampled_from(SERVED)
+MODES = GOOD_MODES | st.sampled_from([pb.GRPC, 9])
 PIECES = st.one_of(
     st.binary(max_size=20), st.integers(60_000, 130_000).map(lambda size: b"\x10\x01" * (size // 2))
 )
@@ -39,7 +39,10 @@ class StreamOrders(RuleBasedStateMachine):
         self.pending = False
         self.ended = False
         self.closed = False
-        self.response_mode = pb.NONE
+        self.request_mode = self.response_mode = pb.NONE
+        self.pieces = 0
+        """Pieces of the request, and their replies, in STREAMED mode."""
+        self.replied = 0
         self.hostile = hostile
         """Whether the gateway also does what ends a stream at once."""
         if not hostile:
@@ -57,9 +60,9 @@ class StreamOrders(RuleBasedStateMachine):
         self, end: bool, request: int, response: int, length: str, subset: object
     ) -> None:
         if not self._over:
-            self.response_mode = response
+            self.request_mode, self.response_mode = request, response
         message = envoy.request_headers(
-            {":path": "/", "content-length": length},
+            {"content-length": length},
             end=end,
             request_mode=request,
             response_mode=response,
@@ -70,6 +73,8 @@ class StreamOrders(RuleBasedStateMachine):
     @precondition(lambda self: self.hostile or not self._over)
     @rule(body=PIECES, end=st.booleans())
     def request_body(self, body: bytes, end: bool) -> None:
+        if not self._over:
+            self.pieces += 1
         self._take(self.stream.receive(envoy.request_body(body, end=end)))
 
     @precondition(lambda self: self.hostile or not self._over)
@@ -77,9 +82,14 @@ class StreamOrders(RuleBasedStateMachine):
     def request_trailers(self) -> None:
         self._take(self.stream.receive(envoy.request_trailers()))
 
-    @rule(end=st.booleans(), status=st.sampled_from(["200", "", "x"]))
-    def response_headers(self, end: bool, status: str) -> None:
-        actions = self.stream.receive(envoy.response_headers(status, end=end))
+    @rule(
+        end=st.booleans(),
+        status=st.sampled_from(["200", "", "x"]),
+        kind=st.sampled_from(["application/json", "text/event-stream", "audio/wav"]),
+    )
+    def response_headers(self, end: bool, status: str, kind: str) -> None:
+        message = envoy.response_headers(status, end=end, more=[("content-type", kind)])
+        actions = self.stream.receive(message)
         self._one_reply(actions, "response_headers")
 
     @precondition(lambda self: self.hostile or not self._over)
@@ -91,7 +101,7 @@ class StreamOrders(RuleBasedStateMachine):
         if over:
             assert replies == []
             return
-        if self.response_mode == pb.FULL_DUPLEX_STREAMED:
+        if self.response_mode == FDS:
             pieces = envoy.streamed(replies, "response_body")
             assert b"".join(piece.body for piece in pieces) == body
             assert [piece.end_of_stream for piece in pieces][-1] == end
@@ -174,6 +184,7 @@ class StreamOrders(RuleBasedStateMachine):
                 case Send(data):
                     message = pb.ProcessingResponse.FromString(data)
                     assert message.WhichOneof("response") is not None
+                    self.replied += message.HasField("request_body")
                     assert len(data) < 64 * 1024 or message.HasField("request_body")
                 case Decide(arrival):
                     assert self.arrival is None, "decided twice"
@@ -183,6 +194,11 @@ class StreamOrders(RuleBasedStateMachine):
                     assert index == len(actions) - 1
                     self.ended = True
                     self.stream.closed()
+
+    @invariant()
+    def no_piece_has_two_replies(self) -> None:
+        if not self.hostile and self.request_mode == pb.STREAMED:
+            assert self.replied <= self.pieces
 
     def _one_reply(self, actions: Sequence[Action], kind: str) -> None:
         assert envoy.kinds(envoy.sent(actions)) == ([] if self._over else [kind])
@@ -199,6 +215,10 @@ class StreamOrders(RuleBasedStateMachine):
         mutation = getattr(first, str(kind)).response.header_mutation
         assert envoy.set_in(mutation)[protocol.DESTINATION] == destination
         assert envoy.kinds(replies).count("request_headers") == (kind == "request_headers")
+        if self.request_mode != FDS:
+            if self.request_mode == pb.STREAMED and not self.hostile:
+                assert envoy.kinds(replies).count("request_body") == self.pieces
+            return
         pieces = envoy.streamed(replies[1:], "request_body")
         if pieces:
             wanted = self.arrival.body if body is None else body

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.errors import BadRequest
+from epp.errors import BadRequest, ModelNotFound
 from epp.request.apis import catalog
 from epp.request.apis.conversation import MEDIA_TOKENS
 from epp.request.apis.prompt import (
@@ -157,6 +157,19 @@ def test_refusals_begin_with_the_words_that_clients_of_the_reference_know(
     with pytest.raises(BadRequest) as caught:
         catalog.parse(_post(body))
     assert str(caught.value).startswith(words)
+
+
+def test_a11_a_list_of_known_models_refuses_all_others_by_the_name_that_engines_read() -> None:
+    rules = catalog.Rules(known_models=frozenset({"m"}))
+    rewritten = "x-gateway-model-name-rewrite"
+    assert catalog.parse(_post({"model": "m"}), rules).model == "m"
+    assert catalog.parse(_post({"model": "alias"}, **{rewritten: "m"}), rules).model == "alias"
+    assert catalog.parse(_post({"prompt": "p"}, "/tokenize"), rules).model == ""
+    assert catalog.parse(_post({"model": "other"}, "/unknown"), rules).model == ""
+    for body, header in (({"model": "other"}, {}), ({"model": "m"}, {rewritten: "other"})):
+        with pytest.raises(ModelNotFound) as caught:
+            catalog.parse(_post(body, **header), rules)
+        assert "other" not in str(caught.value)
 
 
 def test_a_refusal_never_quotes_the_body() -> None:
@@ -350,6 +363,9 @@ def test_json_that_only_engines_accept_passes_unscored_for_them_to_judge() -> No
     for body in (b'\xef\xbb\xbf{"model":"m"}', b'{"model":"m","user":"\\ud83d"}'):
         parsed = catalog.parse(_post(body))
         assert (parsed.model, parsed.unscored) == ("m", "odd text")
+    for body in (b'{"user":"\\ud83d"}', b'{"model":"","user":"\\ud83d"}'):
+        with pytest.raises(BadRequest):
+            catalog.parse(_post(body))
     odd = catalog.parse(_post(b'{"model":"\\ud83d"}')).model
     assert odd.encode() == b"?"
 

@@ -1,6 +1,7 @@
 """What the standalone Envoy's bootstrap promises. That Envoy takes it: tests/integration."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 
 from epp import protocol
 from epp.errors import ConfigError
-from epp.sim.gateway.envoy import EnvoySettings, Shape, command, render
+from epp.request.transport.grpc import TransportLimits
+from epp.sim.gateway.envoy import EnvoySettings, command, render
+from epp.sim.gateway.modes import Shape
+from epp.sim.gateway.routes import API_PATHS, EVERY_PATH
 
 
 def _rendered(**changes: Any) -> dict[str, Any]:
@@ -28,6 +32,12 @@ def _manager(config: dict[str, Any]) -> dict[str, Any]:
     return manager
 
 
+def _host(config: dict[str, Any]) -> dict[str, Any]:
+    (host,) = _manager(config)["route_config"]["virtual_hosts"]
+    found: dict[str, Any] = host
+    return found
+
+
 def _mode(config: dict[str, Any]) -> dict[str, str]:
     mode: dict[str, str] = _manager(config)["http_filters"][0]["typed_config"]["processing_mode"]
     return mode
@@ -42,6 +52,8 @@ FDS = "FULL_DUPLEX_STREAMED"
         ("standalone", "skip", (FDS, "SEND", "NONE", "SKIP")),
         ("standalone", "send", (FDS, "SEND", "NONE", "SEND")),
         ("full-duplex", "skip", (FDS, "SEND", FDS, "SEND")),
+        ("original-dst", "skip", (FDS, "SEND", "NONE", "SKIP")),
+        ("buffered", "skip", ("BUFFERED", "SKIP", "NONE", "SKIP")),
         ("headers-only", "skip", ("NONE", "SKIP", "NONE", "SKIP")),
         ("headers-only", "send", ("NONE", "SKIP", "NONE", "SEND")),
     ],
@@ -69,6 +81,7 @@ def test_there_is_one_ext_proc_filter_and_no_mode_override() -> None:
 def test_without_a_picker_there_is_no_filter_and_no_cluster_for_it() -> None:
     config = _rendered(shape="none")
     assert [each["name"] for each in _manager(config)["http_filters"]] == ["router"]
+    assert "ext_proc" not in json.dumps(config)
     (pool,) = config["static_resources"]["clusters"]
     assert "override_host" not in json.dumps(pool)
 
@@ -126,15 +139,80 @@ def test_circuit_breakers_are_above_the_wall_of_1024() -> None:
 
 
 def test_where_there_are_retries_no_trailers_of_a_request_reach_them() -> None:
-    manager = _manager(_rendered())
-    assert manager["http_protocol_options"] == {"enable_trailers": False}
-    declared, rest = manager["route_config"]["virtual_hosts"][0]["routes"]
+    config = _rendered()
+    assert _manager(config)["http_protocol_options"] == {"enable_trailers": False}
+    declared, rest, _ = _host(config)["routes"]
     assert declared["match"]["headers"] == [{"name": "trailer", "present_match": True}]
     assert "retry_policy" not in declared["route"]
     assert "retry_policy" in rest["route"]
-    manager = _manager(_rendered(retries=False))
-    assert manager["http_protocol_options"] == {"enable_trailers": True}
-    assert "retry_policy" not in json.dumps(manager)
+    for changes in ({"retries": False}, {"shape": "original-dst"}):
+        manager = _manager(_rendered(**changes))
+        assert manager["http_protocol_options"] == {"enable_trailers": True}
+        assert "retry_policy" not in json.dumps(manager)
+
+
+def test_paths_that_are_not_listed_get_404_and_no_picker() -> None:
+    *passing, refused = _host(_rendered(api_paths=(*API_PATHS, "/a.b/c")))["routes"]
+    for route in passing:
+        regex = route["match"]["safe_regex"]["regex"]
+        for path in (*API_PATHS, "/a.b/c", "/v1/completions/render", "/v1/models/"):
+            assert re.fullmatch(regex, path), path
+        for path in ("/metrics", "/v1/modelsx", "/v1", "/", "/axb/c", "/x/v1/models", "/V1/models"):
+            assert not re.fullmatch(regex, path), path
+    assert refused["match"] == {"prefix": "/"}
+    assert refused["direct_response"]["status"] == 404
+    error = json.loads(refused["direct_response"]["body"]["inline_string"])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert refused["typed_per_filter_config"]["ext_proc"]["disabled"] is True
+
+
+def test_every_path_may_be_let_through() -> None:
+    routes = _host(_rendered(api_paths=EVERY_PATH))["routes"]
+    assert [route["match"]["prefix"] for route in routes] == ["/", "/"]
+    assert "direct_response" not in json.dumps(routes)
+
+
+@pytest.mark.parametrize("bad", ["", "/", "v1", "/v1/", "/a b", "/a?b", "/a#b", "//a"])
+def test_an_api_path_that_is_none_is_refused(bad: str) -> None:
+    with pytest.raises(ConfigError, match="is not like /v1/completions"):
+        _rendered(api_paths=["/v1/models", bad])
+
+
+def test_the_picker_is_asked_only_where_a_route_was_found() -> None:
+    config = _rendered()
+    assert _manager(config)["http_filters"][0]["disabled"] is True
+    assert _host(config)["typed_per_filter_config"]["ext_proc"]["overrides"] == {}
+
+
+def test_words_for_the_picker_do_not_go_on_to_the_engine() -> None:
+    removed = _host(_rendered())["request_headers_to_remove"]
+    assert set(removed) == set(protocol.GATEWAY_HEADERS)
+
+
+def test_a_buffering_gateway_holds_what_the_picker_may_take() -> None:
+    """More than it takes, so that it refuses in its own words; less than its largest message."""
+    limits = TransportLimits()
+    for changes in ({}, {"retries": False}):
+        for route in _host(_rendered(shape="buffered", **changes))["routes"][:-1]:
+            held = route["request_body_buffer_limit"]
+            assert limits.max_request_bytes < held < limits.max_message_bytes - 2**16
+    assert "request_body_buffer_limit" not in _host(_rendered())["routes"][0]
+
+
+def test_a_pool_that_nobody_lists_takes_the_picker_at_its_metadata() -> None:
+    pool = _rendered(shape="original-dst", endpoints=[])["static_resources"]["clusters"][0]
+    assert pool["type"] == "ORIGINAL_DST"
+    assert "load_assignment" not in pool
+    assert pool["original_dst_lb_config"] == {
+        "metadata_key": {"key": "envoy.lb", "path": [{"key": protocol.DESTINATION}]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"), [("10.0.0.1", "STATIC"), ("::1", "STATIC"), ("epp.ns.svc", "STRICT_DNS")]
+)
+def test_a_picker_may_have_a_name(host: str, kind: str) -> None:
+    assert _rendered(ext_proc_host=host)["static_resources"]["clusters"][1]["type"] == kind
 
 
 def test_the_log_goes_to_a_file_or_nowhere(tmp_path: Path) -> None:

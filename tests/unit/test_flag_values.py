@@ -1,11 +1,10 @@
-"""Durations, sizes and lists as flags spell them; versions and suites of TLS."""
+"""Durations, sizes and lists as flags spell them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.config.serve import serve_settings
-from epp.config.tls_rules import suites_of_tls_1_2
 from epp.config.values import listed, seconds, seconds_text, size, size_text
 
 
@@ -67,19 +66,3 @@ def test_values_that_are_no_text_are_left_for_the_settings_to_judge() -> None:
     assert listed(5) == 5
     settings = serve_settings({"endpoints_file": "e", "known_models": ["a,b", "", " c "]})
     assert settings.known_models == ("a", "b", "c")
-
-
-@pytest.mark.parametrize(
-    ("version", "names", "list_of_1_2"),
-    [
-        (None, (), None),
-        ("VersionTLS12", (), None),
-        (None, ("TLS_RSA_WITH_AES_128_GCM_SHA256",), "AES128-GCM-SHA256"),
-        ("VersionTLS13", ("TLS_RSA_WITH_AES_128_GCM_SHA256",), "ECDHE-PSK-CHACHA20-POLY1305"),
-        (None, ("TLS_AES_128_GCM_SHA256",), "ECDHE-PSK-CHACHA20-POLY1305"),
-    ],
-)
-def test_versions_and_suites_become_grpc_s_one_list(
-    version: str | None, names: tuple[str, ...], list_of_1_2: str | None
-) -> None:
-    assert suites_of_tls_1_2(version, names) == list_of_1_2

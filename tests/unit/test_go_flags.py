@@ -4,6 +4,7 @@
 words of the refusal.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from epp.commands.go_flags import ELSEWHERE
 from epp.commands.serve import serve_flags
 from epp.config.serve import ServeSettings, serve_settings
 from epp.framework import EndpointId
+from epp.request.transport import ciphers
 from epp.state.endpoints import Member
 from epp.state.metrics_page import EngineMetrics
 from epp.state.reports import LoadReport
@@ -31,7 +33,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for flag in serve_flags().values():
         if flag.env:
             monkeypatch.delenv(flag.env, raising=False)
-    monkeypatch.setenv("GRPC_SSL_CIPHER_SUITES", "")
+    monkeypatch.setenv(ciphers.VARIABLE, "")  # put back after the test
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ NONSENSE: list[tuple[str, str]] = [
     ("--grpc-max-recv-msg-size=big", "--grpc-max-recv-msg-size: expected a size"),
     ("--grpc-max-recv-msg-size=0.3", "--grpc-max-recv-msg-size: expected a size"),
     ("--grpc-max-recv-msg-size=3GiB", "--grpc-max-recv-msg-size"),
-    ("--tls-min-version=1.3", "--tls-min-version: unknown version"),
+    ("--tls-min-version=1.3", "--tls-min-version"),
     ("--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA", "TLS_RSA_WITH_RC4_128_SHA"),
     ("--zap-encoder=xml", "--zap-encoder: expected json or console"),
     ("-v=high", "--v: expected a number"),
@@ -247,6 +249,11 @@ def test_a_value_may_look_like_a_flag_and_an_unknown_flag_names_the_nearest(
 
 def test_names_may_stand_in_one_flag_or_in_several(serve: Serve) -> None:
     assert serve("--known-models", "a, b", "--known-models=c").known_models == ("a", "b", "c")
+
+
+def test_tls_is_chosen_before_grpc_is_loaded(serve: Serve) -> None:
+    serve("--tls-min-version=VersionTLS13")
+    assert os.environ[ciphers.VARIABLE] == ciphers.NONE
 
 
 def test_the_environment_says_namespace_and_replica_where_no_flag_does(

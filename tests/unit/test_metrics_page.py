@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from epp.framework import Lora
 from epp.state.metrics_page import EngineMetrics, MetricNames, PageError, parse_page
 from epp.state.reports import LoadReport
 
@@ -74,3 +75,35 @@ def test_the_page_and_its_series_are_bounded() -> None:
     assert parse_page(text, max_bytes=len(text)).report.waiting == 1_024
     with pytest.raises(PageError):
         parse_page(text, max_bytes=len(text) - 1)
+
+
+def lora_line(value: object, running: str = "", waiting: str = "", most: str = "4") -> str:
+    labels = (
+        f'max_lora="{most}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+    )
+    return f"vllm:lora_requests_info{{{labels}}} {value}\n"
+
+
+def test_of_all_lora_series_the_latest_is_the_present_one() -> None:
+    waiting = 'vllm:num_requests_waiting{engine="0",model_name="base"} 1\n'
+    history = [lora_line(1.7e9 + n, running=f"old-{n}") for n in range(3_000)]
+    lines = [*history, lora_line(1.8e9, "a, b", "c"), *history, lora_line("NaN", "x"), waiting]
+    report = parse_page("".join(lines).encode()).report
+    assert report.lora == Lora(
+        running=frozenset({"a", "b"}), waiting=frozenset({"c"}), most=4, base="base"
+    )
+    assert report.waiting == 1
+
+
+def test_no_adapter_at_work_is_not_the_same_as_no_adapters() -> None:
+    assert parse_page(lora_line(1.7e9).encode()).report.lora == Lora(most=4)
+    assert parse_page(b"vllm:num_requests_waiting 1\n").report.lora is None
+    assert parse_page(lora_line("oops", "a").encode()).report.lora is None
+
+
+def test_labels_of_adapters_that_make_no_sense_say_nothing() -> None:
+    several = "".join(
+        f'vllm:num_requests_waiting{{model_name="{name}"}} 0\n' for name in ("one", "two")
+    )
+    page = parse_page((several + lora_line(1.7e9, ",,a,", most="many")).encode())
+    assert page.report.lora == Lora(running=frozenset({"a"}), most=0, base="")

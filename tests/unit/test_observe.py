@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from epp import protocol
 from epp.errors import NoEndpoint
 from epp.framework import Request
 from epp.observe import catalogue
 from epp.observe.explain import MAX_DECISIONS, Explain
-from epp.observe.metrics import MAX_LABEL_CHARS, Bounded, Metrics
+from epp.observe.labels import MAX_LABEL_CHARS, Bounded, LabelSets
+from epp.observe.metrics import Metrics
 from epp.state.records import Done, Outcome
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched
@@ -55,7 +58,7 @@ async def test_decisions_refusals_and_answers_are_counted() -> None:
         await desk.decide(b"broken")
         await desk.route(method="GET", path="/v1/models")
         samples = page(desk, metrics)
-    base = 'fairness_id="default-flow",model_name="m",priority="0",target_model_name=""'
+    base = 'fairness_id="default-flow",model_name="m",priority="0",target_model_name="m"'
     assert samples["llm_d_epp_request_total{" + base + "}"] == 1
     assert samples['llm_d_epp_request_error_total{error_code="502",' + base + "}"] == 1
     assert samples['epp_refusals_total{reason="bad-request"}'] == 1
@@ -112,6 +115,76 @@ def test_labels_that_clients_choose_are_bounded() -> None:
     for odd in ("m" * (MAX_LABEL_CHARS + 1), "a\nb", "\ud83d"):
         assert fresh.of(odd) == "other"
     assert fresh.of("m" * MAX_LABEL_CHARS) != "other"
+
+
+async def test_attempts_are_told_by_endpoint_and_leave_with_it() -> None:
+    async with watched() as (desk, metrics, _):
+        for _ in range(4):
+            await desk.route(ask())
+        desk.pool.replace(desk.members[:1], desk.now)
+        await desk.decide(ask(), subset=())
+        samples = page(desk, metrics)
+    attempts = {
+        name: value for name, value in samples.items() if "scheduler_attempts_total" in name
+    }
+    assert [value for name, value in attempts.items() if 'status="failure"' in name] == [1]
+    (won,) = [name for name in attempts if 'status="success"' in name]
+    assert won == (
+        'llm_d_epp_scheduler_attempts_total{endpoint_name="pod-0",namespace="",port="8000",'
+        'status="success",target_model_name="m"}'
+    )
+
+
+async def test_attempts_at_very_many_models_are_told_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epp.observe.metrics.MAX_ATTEMPTS", 3)
+    async with watched(1) as (desk, metrics, _):
+        for name in "abcda":
+            await desk.route(ask(model=name))
+        samples = page(desk, metrics)
+    told = {
+        name.partition('target_model_name="')[2].removesuffix('"}'): value
+        for name, value in samples.items()
+        if 'status="success"' in name
+    }
+    assert told == {"a": 2, "b": 1, "c": 1, "other": 1}
+
+
+async def test_rewrites_and_headers_of_no_use_are_counted() -> None:
+    async with watched() as (desk, metrics, _):
+        await desk.route(ask(), headers={protocol.MODEL_REWRITE[0]: "inner"})
+        await desk.route(ask(), headers={protocol.MODEL_REWRITE[0]: "a,b"})
+        samples = page(desk, metrics)
+    told = [name for name in samples if "model_rewrite_decisions_total" in name]
+    assert told == [
+        'llm_d_epp_model_rewrite_decisions_total{model_name="m",model_rewrite_name="header",'
+        'target_model="inner"}'
+    ]
+    assert samples['epp_ignored_headers_total{header="model-rewrite"}'] == 1
+
+
+def test_labels_lose_their_fairness_ids_before_their_models() -> None:
+    def of(model: str, identity: str, priority: int = 0) -> tuple[str, ...]:
+        return labels.of(
+            Request(
+                id="r",
+                api="c",
+                path="/",
+                model=model,
+                target_model=model,
+                fairness_id=identity,
+                priority=priority,
+            )
+        )
+
+    labels = LabelSets(2)
+    assert of("m", "a") == ("m", "m", "a", "0")
+    assert of("m", "b") == ("m", "m", "b", "0")
+    assert of("m", "c") == ("m", "m", "other", "0")
+    assert of("n", "a") == ("n", "n", "other", "0")
+    assert of("o", "a", priority=-1) == ("other", "other", "other", "-1")
+    assert of("m", "a") == ("m", "m", "a", "0")
 
 
 async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:

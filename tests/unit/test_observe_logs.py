@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import sys
 from collections.abc import Iterator
 
@@ -47,3 +48,52 @@ def test_lines_below_the_level_are_dropped(monkeypatch: pytest.MonkeyPatch) -> N
     logs.configure("warning", "text")
     structlog.get_logger("three").info("quiet")
     assert here.getvalue() == ""
+
+
+QUOTED = "".join(("qu", "oted"))
+"""In no line of the source, which tracebacks do show."""
+
+
+def failing() -> None:
+    try:
+        raise ValueError(QUOTED)
+    except ValueError as cause:
+        raise ExceptionGroup(QUOTED, [KeyError(QUOTED)]) from cause
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_failure_is_told_by_its_kind_and_place(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    logs.configure("info", form)
+    for log in (structlog.get_logger("four"), logging.getLogger("five")):
+        try:
+            failing()
+        except ExceptionGroup:
+            log.exception("failed")
+    text = here.getvalue()
+    assert QUOTED not in text
+    for kind in ("ExceptionGroup", "KeyError", "ValueError", "in failing"):
+        assert text.count(kind) >= 2, kind
+
+
+def test_at_level_debug_a_failure_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    logs.configure("debug", "json")
+    try:
+        failing()
+    except ExceptionGroup:
+        structlog.get_logger("six").exception("failed")
+    assert QUOTED in here.getvalue()
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second = ValueError("a"), KeyError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert logs.without_words((ValueError, first, None)) == "ValueError\nKeyError"
+    assert logs.without_words((None, None, None)) == ""

@@ -92,8 +92,8 @@ def test_filters_keep_the_order_and_leave_out_the_destinations() -> None:
     [
         ([], None, "no endpoint of the pool is ready"),
         ([Role.DECODE], (), "that the gateway allows"),
-        ([Role.PREFILL, Role.ENCODE, Role.ENCODE_PREFILL], None, "no endpoint that decodes"),
-        ([Role.DECODE, Role.PREFILL], ("10.0.0.1:8000",), "no endpoint that decodes"),
+        ([Role.PREFILL, Role.ENCODE, Role.ENCODE_PREFILL], None, "none that decodes is ready"),
+        ([Role.DECODE, Role.PREFILL], ("10.0.0.1:8000",), "none that decodes is ready"),
     ],
 )
 def test_nobody_who_decodes_is_a_refusal_that_says_which(

@@ -10,6 +10,7 @@ from epp.framework import (
     EndpointId,
     Incarnation,
     Load,
+    Lora,
     Match,
     PoolId,
     Request,
@@ -160,3 +161,30 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
         build_scorer("queue-scorer", {"limit": 3})
     with pytest.raises(PluginError, match="did you mean 'queue-scorer'"):
         build_scorer("queu-scorer", {})
+
+
+def _adapters(running: str = "", waiting: str = "", most: int = 2, base: str = "") -> Load:
+    names = frozenset(running.split()), frozenset(waiting.split())
+    return Load(lora=Lora(running=names[0], waiting=names[1], most=most, base=base))
+
+
+def _affinity(model: str, *loads: Load, target: str = "") -> list[float]:
+    request = Request(id="r", api="c", path="/", model=model, target_model=target)
+    return list(build_scorer("lora-affinity-scorer", {}).score(request, _pool(*loads)))
+
+
+def test_an_adapter_runs_has_room_waits_or_has_no_place() -> None:
+    runs, room = _adapters("a x"), _adapters("x")
+    waits, full = _adapters("x", "a"), _adapters("x", "y")
+    assert _affinity("a", runs, room, waits, full) == [1.0, 0.8, 0.6, 0.0]
+    assert _affinity("alias", runs, room, target="a") == [1.0, 0.8]
+
+
+def test_a_base_model_and_a_pool_without_adapters_feel_nothing() -> None:
+    assert _affinity("m", _adapters("a b", base="m"), _adapters(base="m"), Load()) == [1.0] * 3
+    assert _affinity("a", Load(), Load()) == [1.0, 1.0]
+
+
+def test_whoever_says_nothing_of_adapters_is_as_good_as_the_worst_who_does() -> None:
+    assert _affinity("a", _adapters("a"), Load()) == [1.0, 0.6]
+    assert _affinity("a", _adapters("a"), _adapters("x y"), Load()) == [1.0, 0.0, 0.0]

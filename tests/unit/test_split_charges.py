@@ -275,3 +275,45 @@ def test_the_prediction_that_is_reported_is_that_of_the_prefill_pod(state: PoolS
     split(state)
     done(state)
     assert told == [("d", 192)]
+
+
+OTHER = EndpointId(POOL, "other", 1)
+
+
+def with_another(state: PoolState, *, has_sidecar: bool) -> Endpoint:
+    """One more endpoint that decodes, which the gateway lets serve in place of the chosen one."""
+    members = [
+        Member(id=D, address="10.0.0.1:1", role=Role.DECODE),
+        Member(id=P, address="10.0.0.2:1", role=Role.PREFILL),
+        Member(id=OTHER, address="10.0.0.3:1", has_sidecar=has_sidecar),
+    ]
+    state.replace(members, 0.0)
+    return pick(state, OTHER)
+
+
+def test_a_split_request_that_fails_over_keeps_its_prefill(state: PoolState) -> None:
+    other = with_another(state, has_sidecar=True)
+    split(state)
+    state.served_by(ASKED, other.address, [pick(state, D), other], 0.5)
+    load = pick(state, OTHER, 0.6).load
+    assert (load.reserved_requests, load.reserved_prefill_tokens) == (1, 0)
+    assert requests(state, 0.6) == (0, 1)
+    state.response_headers("r", 200, 1.0)
+    assert requests(state, 1.0) == (0, 0)
+    assert pick(state, OTHER, 1.0).match.tokens == 640
+    assert pick(state, D, 1.0).match.tokens == 0
+    state.finished("r", 2.0)
+    assert pick(state, OTHER, 2.0).load.reserved_requests == 0
+
+
+def test_an_endpoint_without_a_sidecar_computes_the_prompt_itself(state: PoolState) -> None:
+    other = with_another(state, has_sidecar=False)
+    split(state)
+    state.served_by(ASKED, other.address, [pick(state, D), other], 0.5)
+    load = pick(state, OTHER, 0.6).load
+    assert (load.reserved_requests, load.reserved_prefill_tokens) == (1, 650)
+    assert requests(state, 0.6) == (0, 0)
+    assert pick(state, P, 0.6).match.tokens == 0
+    assert pick(state, OTHER, 0.6).match.tokens == 640
+    state.finished("r", 2.0)
+    assert pick(state, OTHER, 2.0).load.reserved_requests == 0

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from epp._pb import state_pb2 as pb
-from epp.framework import EndpointId, Incarnation, PoolId
+from epp.framework import EndpointId, Incarnation, Lora, PoolId
 from epp.state.records import (
     MAX_BYTES,
     MAX_KEYS,
@@ -20,7 +20,7 @@ from epp.state.records import (
     encode,
     parse,
 )
-from epp.state.reports import LoadReport
+from epp.state.reports import MAX_ADAPTERS, MAX_NAME, LoadReport
 
 LIFE = Incarnation(EndpointId(PoolId("ns/p"), "default/pod", 8000), 1_796_039_120_280)
 
@@ -145,3 +145,21 @@ def test_random_bytes_never_raise_anything_else() -> None:
             parse(bytes(data[: chance.randrange(1, len(data) + 1)]))
         except RecordError:
             continue
+
+
+def test_adapters_survive_the_wire_and_their_absence_too() -> None:
+    lora = Lora(running=frozenset("ab"), waiting=frozenset("c"), most=2, base="m")
+    for adapters in (lora, Lora(), None):
+        status = EngineStatus(report=LoadReport(lora=adapters))
+        assert parse(encode(record(status=status))).status == status
+
+
+def test_adapters_beyond_all_measure_are_not_kept() -> None:
+    many = [f"adapter-{n:05}" for n in range(MAX_ADAPTERS + 5)]
+    load = pb.Load(lora=pb.Lora(running=[*many, "x" * (MAX_NAME + 1), ""], most=2**32 - 1))
+    status = parse(message(load=load).SerializeToString()).status
+    assert status is not None
+    lora = status.report.lora
+    assert lora is not None
+    assert lora.running == frozenset(many[:MAX_ADAPTERS])
+    assert lora.most == 0

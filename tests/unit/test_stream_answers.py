@@ -98,7 +98,7 @@ def test_metadata_without_a_served_endpoint_says_nothing() -> None:
     message = pb.ProcessingRequest.FromString(envoy.response_headers())
     message.metadata_context.filter_metadata[protocol.LB_NAMESPACE].update({"other": "x"})
     stream.receive(message.SerializeToString())
-    assert progress.events == [("headers", 200, None)]
+    assert progress.events == [("headers", 200, "")]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,41 @@ def test_a_gateway_that_answers_by_itself_makes_the_decision_too_late(collected:
     assert stream.decided(route(TO, progress=progress)) == ()
     assert progress.events == [("reset", False)]
     assert stream.half_closed() == (Finish(),)
+
+
+@pytest.mark.parametrize("begin", [envoy.response_body(b"late"), envoy.response_trailers()])
+def test_an_answer_that_begins_without_headers_makes_the_decision_too_late_as_well(
+    begin: bytes,
+) -> None:
+    stream = envoy.a_stream()
+    stream.receive(envoy.request_headers(response_mode=FDS))
+    stream.receive(envoy.request_body(b"x", end=True))
+    assert len(envoy.sent(stream.receive(begin))) == 1
+    assert stream.budget.used == 0
+    assert stream.decided(route(TO)) == ()
+
+
+def test_headers_that_the_route_wants_in_its_answer_are_set() -> None:
+    progress = RecordingProgress()
+    progress.answer_headers = (("x-served", TO), ("x-bad", "a\r\nb"), ("connection", "close"))
+    stream = _routed(progress, response_mode=pb.NONE)
+    (reply,) = envoy.sent(stream.receive(envoy.response_headers("204", end=True)))
+    mutation = reply.response_headers.response.header_mutation
+    assert envoy.set_in(mutation) == {"x-served": TO}
+    assert progress.ends == [("finished",)]
+
+
+@pytest.mark.parametrize("name", [*protocol.ROUTING_HEADERS, *protocol.GATEWAY_HEADERS])
+def test_an_engine_cannot_speak_for_the_picker(name: str) -> None:
+    progress = RecordingProgress()
+    progress.answer_headers = ((name, "ours"),)
+    stream = _routed(progress)
+    theirs = [(name.title(), "theirs"), ("x-request-id", "kept")]
+    for first in (True, False):
+        (reply,) = envoy.sent(stream.receive(envoy.response_headers(more=theirs)))
+        mutation = reply.response_headers.response.header_mutation
+        assert list(mutation.remove_headers) == [name]
+        assert envoy.set_in(mutation) == ({name: "ours"} if first else {})
 
 
 def test_hop_by_hop_headers_of_an_answer_are_never_copied() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.request.actions import Abort, Code
+from epp.request.actions import Abort, Code, Finish
 from epp.request.intake import ByteBudget
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.director import RecordingProgress, route
@@ -70,6 +70,15 @@ def test_a_buffered_body_that_trailers_follow_comes_whole_without_its_end() -> N
     stream = envoy.a_stream()
     stream.receive(envoy.request_headers(request_mode=pb.BUFFERED))
     assert envoy.arrival_in(stream.receive(envoy.request_body(b"abc"))).body == b"abc"
+
+
+@HELD
+def test_trailers_after_an_empty_body_leave_no_message_to_route_with(mode: int) -> None:
+    stream = envoy.a_stream()
+    stream.receive(envoy.request_headers(request_mode=mode))
+    reply, finish = stream.receive(envoy.request_trailers())
+    assert finish == Finish("bad-request")
+    assert envoy.sent([reply])[0].immediate_response.status.code == 400
 
 
 def test_a_body_that_outgrows_the_gateways_buffer_is_decided_as_if_it_was_not_shown() -> None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from epp import protocol
-from epp._pb import extproc_pb2 as pb
 from epp.errors import BadRequest, ModelNotFound, NoEndpoint, Refusal, Saturated
 from epp.request.actions import Abort, Code, Decide, Finish
 from epp.request.intake import ByteBudget
@@ -265,6 +264,37 @@ def test_all_streams_together_hold_no_more_than_the_budget() -> None:
     assert budget.used == 0
 
 
+def test_a_body_is_waited_for_only_while_it_comes_in_pieces() -> None:
+    stream = envoy.a_stream()
+    assert stream.collected is None
+    stream.receive(envoy.request_headers())
+    assert stream.collected == 0
+    stream.receive(envoy.request_body(b"abc"))
+    assert stream.collected == 3
+    stream.receive(envoy.request_body(end=True))
+    assert stream.collected is None
+
+
+def test_a_body_that_comes_too_slowly_is_refused_and_let_go() -> None:
+    stream = envoy.a_stream()
+    stream.receive(envoy.request_headers())
+    stream.receive(envoy.request_body(b"abc"))
+    reply, finish = stream.stalled()
+    assert finish == Finish("request-timeout")
+    assert envoy.sent([reply])[0].immediate_response.status.code == 408
+    assert stream.budget.used == 0
+
+
+@pytest.mark.parametrize("missing", [":path", ":method"])
+@pytest.mark.parametrize("left", [[], [""]])
+def test_a_request_without_a_path_or_a_method_is_refused(missing: str, left: list[str]) -> None:
+    pairs = [(name, "x") for name in (":path", ":method") if name != missing]
+    first = envoy.request_headers([*pairs, *((missing, value) for value in left)])
+    reply, finish = envoy.a_stream().receive(first)
+    assert finish == Finish("bad-request")
+    assert envoy.sent([reply])[0].immediate_response.status.code == 400
+
+
 def test_writing_before_the_decision_lets_nothing_go() -> None:
     budget = ByteBudget(100)
     stream = envoy.a_stream(budget=budget)
@@ -282,7 +312,6 @@ def test_writing_before_the_decision_lets_nothing_go() -> None:
         [envoy.request_body(b"x")],
         [envoy.request_trailers()],
         [envoy.request_headers(), envoy.request_headers()],
-        [envoy.request_headers(request_mode=pb.BUFFERED), envoy.request_trailers()],
     ],
 )
 def test_a_stream_against_the_protocol_is_aborted(messages: list[bytes]) -> None:

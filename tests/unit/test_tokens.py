@@ -235,6 +235,7 @@ async def test_an_unforeseen_exception_ends_one_call_only() -> None:
         (text("short"), "too short"),
         (text(LONG, tokenizable=False), "not tokenizable"),
         (text("x" * (MAX_TEXT_BYTES + 1)), "too long"),
+        (text("x" * (MAX_TEXT_BYTES + 2)).bounded(), "too long"),
     ],
 )
 async def test_what_no_engine_need_be_asked_is_estimated(prompt: TextPrompt, how: str) -> None:

@@ -98,8 +98,8 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
     """
     parsed = _understood(arrival, rules)
     _admit(parsed.model, arrival.headers, rules)
-    prompt = parsed.prompt
-    return replace(parsed, prompt=prompt.bounded()) if prompt is not None else parsed
+    bounded = parsed.prompt.bounded() if parsed.prompt is not None else None
+    return parsed if bounded is parsed.prompt else replace(parsed, prompt=bounded)
 
 
 def _understood(arrival: Arrival, rules: Rules) -> Parsed:

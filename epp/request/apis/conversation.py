@@ -36,9 +36,6 @@ class Pieces:
         self.media = 0
         """Pieces that are not text."""
 
-    def __len__(self) -> int:
-        return len(self._pieces)
-
     def text(self, text: str) -> None:
         self._pieces.append(text.encode())
 
@@ -71,6 +68,5 @@ class Pieces:
                 self.text(part if isinstance(part, str) else part.text)
 
     def prompt(self, tokenize: tuple[tuple[str, bytes], ...] | None = None) -> TextPrompt:
-        return TextPrompt(
-            b"\0".join(self._pieces), tokenize, media_tokens=self.media * MEDIA_TOKENS
-        )
+        text = b"\0".join(self._pieces)
+        return TextPrompt(text, tokenize, media_tokens=self.media * MEDIA_TOKENS)

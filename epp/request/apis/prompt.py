@@ -19,6 +19,8 @@ class TokenPrompt:
 
     def bounded(self) -> "TokenPrompt":
         """The same size and the same first keys in bounded memory: 256 thousand ids at most."""
+        if len(self.ids) <= HEAD_BYTES:
+            return self
         head = self.ids[: HEAD_BYTES & ~3]
         return TokenPrompt(head, self.other_tokens + (len(self.ids) - len(head)) // 4)
 

@@ -67,9 +67,9 @@ def odd(api: str, path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     if not isinstance(decoded, dict):
         raise BadRequest(f"{NOT_JSON}not an object")
     model = decoded.get("model")
-    if (nameless and model is None) or (nameless and model == ""):
+    if model is None and nameless:
         model = ""
-    elif not isinstance(model, str) or not model:
+    if not isinstance(model, str) or not (model or nameless):
         raise BadRequest(NO_MODEL)
     printable = model.encode("utf-8", "replace").decode()
     return Parsed(api=api, path=path, model=printable, unscored=ODD_TEXT, whole="odd-text")

@@ -4,6 +4,7 @@ One coroutine per ext_proc stream reads and writes (`conversation`); none of it 
 """
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from .limits import StreamCounts, TransportLimits
 
 OTHER_CALLS = 256
 """Calls besides ext_proc streams that the port takes: health checks must pass when it is full."""
+LAST_BYTES_S = 0.2
+"""How long the last words of ended streams may take to leave."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +84,8 @@ class ExtProcServer:
         self._limits = limits
         self._new_id = new_id
         self._on_end = on_end
-        self._came = asyncio.Event()
+        self._last_came = -math.inf
+        self._ended = asyncio.Event()
         self._server: aio.Server | None = None
 
     def build(self, handlers: list[grpc.GenericRpcHandler]) -> aio.Server:
@@ -116,38 +120,47 @@ class ExtProcServer:
         """Serve on until no stream has come for `quiet_s`, at most `limit_s`.
 
         A gateway needs a moment to learn that we are leaving; what it sends until then is worth
-        the same answer as ever.
+        the same answer as ever. A port that nobody uses is quiet already.
         """
-        try:
-            async with asyncio.timeout(limit_s):
-                while True:
-                    self._came.clear()
-                    try:
-                        async with asyncio.timeout(quiet_s):
-                            await self._came.wait()
-                    except TimeoutError:
-                        return
-        except TimeoutError:
-            return
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + limit_s
+        while True:
+            left = min(self._last_came + quiet_s, limit) - loop.time()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
 
     async def drain(self, grace_s: float) -> None:
         """Take no new stream, let the live ones end, cut what is left after `grace_s` (A21)."""
         assert self._server is not None
-        await self._server.stop(grace_s)
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._server.stop(grace_s))
+            empty = tasks.create_task(self._empty())
+            await asyncio.wait((stopping, empty), return_when=asyncio.FIRST_COMPLETED)
+            # gRPC also waits for connections that never said a word, by its own count for minutes.
+            await asyncio.wait((stopping,), timeout=LAST_BYTES_S)
+            empty.cancel()
+            await self._server.stop(None)
+
+    async def _empty(self) -> None:
+        """Return once no stream lives."""
+        while self.counts.live:
+            self._ended.clear()
+            await self._ended.wait()
 
     async def _process(self, _: AsyncIterator[bytes], context: Context) -> None:
-        self._came.set()
+        began = self._last_came = asyncio.get_running_loop().time()
         self.counts.started += 1
         if self.counts.live >= self._limits.max_streams:
             status = grpc.StatusCode.RESOURCE_EXHAUSTED
             self.counts.abort(status.name)
             await context.abort(status, "too many streams")
         self.counts.live += 1
-        began = asyncio.get_running_loop().time()
         try:
             ending = await self._converse(context)
         finally:
             self.counts.live -= 1
+            self._ended.set()
             self._on_end(asyncio.get_running_loop().time() - began)
         if isinstance(ending, Abort):
             self.counts.abort(ending.code.name)

@@ -1,5 +1,6 @@
 """Clusters of the standalone Envoy: the engines, and the picker."""
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,17 +67,35 @@ def pool(endpoints: Sequence[str], *, picked: bool) -> Json:
             }
         ]
     }
-    return {
-        "name": "pool",
+    return _engines() | {
         "type": "STATIC",
-        "connect_timeout": "1s",
-        "per_connection_buffer_limit_bytes": 2**20,
         "load_balancing_policy": by_picker if picked else round_robin,
-        "circuit_breakers": _no_ceiling(),
         "load_assignment": {
             "cluster_name": "pool",
             "endpoints": [{"lb_endpoints": [_lb_endpoint(each) for each in endpoints]}],
         },
+    }
+
+
+def named_pool() -> Json:
+    """Whatever engine the picker names, one and not a list of them, without knowing any.
+
+    Taken from metadata: the header of the same name would be a client's when the picker sets none.
+    """
+    named = {"key": protocol.LB_NAMESPACE, "path": [{"key": protocol.DESTINATION}]}
+    return _engines() | {
+        "type": "ORIGINAL_DST",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "original_dst_lb_config": {"metadata_key": named},
+    }
+
+
+def _engines() -> Json:
+    return {
+        "name": "pool",
+        "connect_timeout": "1s",
+        "per_connection_buffer_limit_bytes": 2**20,
+        "circuit_breakers": _no_ceiling(),
         "typed_extension_protocol_options": _protocol(
             {"http_protocol_options": {"enable_trailers": True}}
         ),
@@ -88,7 +107,7 @@ def picker(host: str, port: int, *, tls: bool, health_interval_s: float) -> Json
     interval = seconds(health_interval_s)
     cluster: Json = {
         "name": "picker",
-        "type": "STATIC",
+        "type": "STATIC" if _is_address(host) else "STRICT_DNS",
         "connect_timeout": "1s",
         "lb_policy": "LEAST_REQUEST",
         # A picker that fails its check has no streams opened to it, so that failing open happens
@@ -122,6 +141,14 @@ def picker(host: str, port: int, *, tls: bool, health_interval_s: float) -> Json
             },
         }
     return cluster
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _protocol(explicit: Json) -> Json:

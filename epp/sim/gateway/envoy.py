@@ -1,19 +1,12 @@
 """Write the bootstrap of a standalone Envoy in front of the picker.
 
-Shapes, by what passes through the picker:
-
-| shape | request | answer |
-|---|---|---|
-| `standalone` | headers and body | headers only (trailers if `response_trailers` is "send") |
-| `full-duplex` | headers and body | headers, body, trailers: as gateways build it for a pool |
-| `headers-only` | headers | headers only |
-| `none` | nothing: no picker, plain round robin, to measure against | nothing |
-
-The destination comes from the picker's dynamic metadata, never from a header that a client could
-send; clients' own routing headers are removed before any filter sees them, so they do not survive
-even when the picker is down and the gateway fails open. A destination that refuses the connection,
-or answers 503, is skipped: Envoy retries down the list and then round robin, always before the
-first byte of an answer. Envoy needs no root: it listens where it is told and writes one log.
+`modes.Shape` names the shapes: what passes through the picker, and who finds the destination.
+It comes from the picker's dynamic metadata, never from a header that a client could send; clients'
+own routing headers are removed before any filter sees them, so they do not survive even when the
+picker is down and the gateway fails open. A destination that refuses the connection, or answers
+503, is skipped: Envoy retries down the list and then round robin, always before the first byte of
+an answer (`original-dst` knows one destination only, so nothing is tried elsewhere). Envoy needs
+no root: it listens where it is told and writes one log.
 
 Envoy 1.40 sends a streamed request body twice when the request ends in trailers and its route has
 a retry policy (envoyproxy/envoy#45470). So where there are retries, trailers of HTTP/1.1 are
@@ -25,14 +18,30 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from epp import protocol
 
-from .clusters import TYPE, Json, address, picker, pool, seconds
+from .clusters import TYPE, Json, address, named_pool, picker, pool, seconds
+from .modes import Shape, Trailers, ext_proc
+from .routes import API_PATHS, REGEX_LIMIT, routes
 
-Shape = Literal["standalone", "full-duplex", "headers-only", "none"]
-_DAY_S = 86_400
+_TOO_MANY_HEADERS: Json = {
+    "filter": {
+        "extension_filter": {
+            "name": "no-room-for-the-decision",
+            "typed_config": {
+                "@type": TYPE + "access_loggers.filters.cel.v3.ExpressionFilter",
+                "expression": "response.code_details == 'header_mutation_result_exceeds_limit'",
+            },
+        }
+    },
+    "status_code": 431,
+}
+"""A request just below Envoy's limits (100 headers, 60 KiB) has no room for the picker's headers.
+Envoy calls that a fault of the picker; it is answered as one header more would be (G12)."""
+
+_BUFFER_BYTES = 2**20
+"""What a connection may hold before its sender has to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +52,27 @@ class EnvoySettings:
     admin_port: int
     ext_proc_port: int
     endpoints: Sequence[str]
-    """`ip:port`, IPv6 in brackets: everything that may ever be chosen."""
+    """`ip:port`, IPv6 in brackets: everything that may ever be chosen. `original-dst` needs none:
+    it connects to whatever the picker names."""
     tls: bool = True
     """TLS to the picker; its certificate is not verified."""
     shape: Shape = "standalone"
-    response_trailers: Literal["send", "skip"] = "skip"
+    response_trailers: Trailers = "skip"
     """With "send" a picker that dies cuts running answers, in exchange for seeing their end."""
     listen_host: str = "127.0.0.1"
     ext_proc_host: str = "127.0.0.1"
+    """An address, or a name that is looked up again and again."""
+    api_paths: Sequence[str] = API_PATHS
+    """What clients may call, each with everything under it; others get 404. `routes.EVERY_PATH`
+    lets all pass, pages of the engine that stop it included."""
     access_log: Path | None = None
     """File for one JSON line a request; None: no log."""
     fail_open: bool = False
     """Whether requests pass unrouted when the picker is down."""
+    body_limit_bytes: int = 10 * 2**20 + 2**19
+    """Largest body of a request in the shape `buffered`, where Envoy holds it whole: between the
+    picker's `--max-request-bytes` and its largest message, a mebibyte more. So the picker refuses
+    what it can in its own words, and no message is too large for it, which would be a 503."""
     health_interval_s: float = 1.0
     """Between health checks of the picker."""
     retries: bool = True
@@ -83,8 +101,12 @@ def command(binary: Path, config: Path, *, concurrency: int = 1) -> list[str]:
 
 
 def render(settings: EnvoySettings) -> str:
-    """The bootstrap as JSON. Raises ConfigError for an endpoint that is not `ip:port`."""
-    clusters = [pool(settings.endpoints, picked=settings.shape != "none")]
+    """The bootstrap as JSON. Raises ConfigError for an endpoint that is not `ip:port`, and for a
+    path that is none."""
+    if settings.shape == "original-dst":
+        clusters = [named_pool()]
+    else:
+        clusters = [pool(settings.endpoints, picked=settings.shape != "none")]
     if settings.shape != "none":
         clusters.append(
             picker(
@@ -96,6 +118,7 @@ def render(settings: EnvoySettings) -> str:
         )
     bootstrap = {
         "admin": {"address": address("127.0.0.1", settings.admin_port)},
+        "layered_runtime": {"layers": [{"name": "paths", "static_layer": REGEX_LIMIT}]},
         "static_resources": {"listeners": [_listener(settings)], "clusters": clusters},
         "overload_manager": {
             "resource_monitors": [
@@ -118,11 +141,13 @@ def _listener(settings: EnvoySettings) -> Json:
         "@type": TYPE + "filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "gateway",
         "codec_type": "AUTO",
-        "http_protocol_options": {"enable_trailers": not settings.retries},
+        "http_protocol_options": {"enable_trailers": not _retries(settings)},
         "use_remote_address": True,
         "preserve_external_request_id": True,
         "normalize_path": True,
         "merge_slashes": True,
+        # An engine would see another path than the one that was compared with the list.
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "early_header_mutation_extensions": [
             {
                 "name": "remove-routing-headers",
@@ -132,9 +157,15 @@ def _listener(settings: EnvoySettings) -> Json:
                 },
             }
         ],
+        "local_reply_config": {"mappers": [_TOO_MANY_HEADERS]},
         "stream_idle_timeout": seconds(settings.idle_timeout_s),
         "request_headers_timeout": "30s",
-        "route_config": _routes(settings),
+        "route_config": routes(
+            settings.api_paths,
+            picked=settings.shape != "none",
+            retry_limit_bytes=settings.retry_buffer_bytes if _retries(settings) else None,
+            body_limit_bytes=settings.body_limit_bytes if settings.shape == "buffered" else None,
+        ),
         "http_filters": _filters(settings),
         **({"access_log": [_access_log(settings.access_log)]} if settings.access_log else {}),
     }
@@ -142,45 +173,13 @@ def _listener(settings: EnvoySettings) -> Json:
     return {
         "name": "gateway",
         "address": address(settings.listen_host, settings.listen_port),
-        "per_connection_buffer_limit_bytes": 2**20,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
     }
 
 
-def _routes(settings: EnvoySettings) -> Json:
-    # Answers run as long as they need; stream_idle_timeout bounds silence.
-    action = {"cluster": "pool", "timeout": seconds(_DAY_S)}
-    plain = {"match": {"prefix": "/"}, "route": action}
-    routes: list[Json] = [plain]
-    if settings.retries:
-        declared = {"prefix": "/", "headers": [{"name": "trailer", "present_match": True}]}
-        retried = plain | {
-            "route": action | {"retry_policy": _retries()},
-            "request_body_buffer_limit": settings.retry_buffer_bytes,
-        }
-        routes = [plain | {"match": declared}, retried]
-    host = {"name": "all", "domains": ["*"], "routes": routes}
-    return {"name": "routes", "virtual_hosts": [host]}
-
-
-def _retries() -> Json:
-    """Only what happens before the destination has taken the request: it refuses the connection,
-    or says 503 by itself (an engine that is down behind its sidecar)."""
-    return {
-        "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
-        "retriable_status_codes": [503],
-        "num_retries": 3,
-        "retry_host_predicate": [
-            {
-                "name": "previous-hosts",
-                "typed_config": {
-                    "@type": TYPE + "retry.host.previous_hosts.v3.PreviousHostsPredicate"
-                },
-            }
-        ],
-        "host_selection_retry_max_attempts": 5,
-        "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
-    }
+def _retries(settings: EnvoySettings) -> bool:
+    return settings.retries and settings.shape != "original-dst"
 
 
 def _filters(settings: EnvoySettings) -> list[Json]:
@@ -188,45 +187,14 @@ def _filters(settings: EnvoySettings) -> list[Json]:
         "name": "router",
         "typed_config": {"@type": TYPE + "filters.http.router.v3.Router"},
     }
-    return [router] if settings.shape == "none" else [_ext_proc(settings), router]
-
-
-def _ext_proc(settings: EnvoySettings) -> Json:
-    return {
-        "name": "ext_proc",
-        "typed_config": {
-            "@type": TYPE + "filters.http.ext_proc.v3.ExternalProcessor",
-            "grpc_service": {"envoy_grpc": {"cluster_name": "picker", "authority": "picker"}},
-            "failure_mode_allow": settings.fail_open,
-            "status_on_error": {"code": "ServiceUnavailable"},
-            "processing_mode": _processing_mode(settings),
-            # Not enforced in FULL_DUPLEX_STREAMED; the picker has its own deadline.
-            "message_timeout": "30s",
-            "metadata_options": {
-                "receiving_namespaces": {"untyped": [protocol.LB_NAMESPACE]},
-                "forwarding_namespaces": {
-                    "untyped": [protocol.LB_NAMESPACE, protocol.SUBSET_NAMESPACE]
-                },
-            },
-        },
-    }
-
-
-def _processing_mode(settings: EnvoySettings) -> Json:
-    trailers = settings.response_trailers.upper()
-    streamed = "FULL_DUPLEX_STREAMED"
-    mode = {"request_header_mode": "SEND", "response_header_mode": "SEND"}
-    if settings.shape == "headers-only":
-        return mode | {
-            "request_body_mode": "NONE",
-            "request_trailer_mode": "SKIP",
-            "response_body_mode": "NONE",
-            "response_trailer_mode": trailers,
-        }
-    mode |= {"request_body_mode": streamed, "request_trailer_mode": "SEND"}
-    if settings.shape == "full-duplex":
-        return mode | {"response_body_mode": streamed, "response_trailer_mode": "SEND"}
-    return mode | {"response_body_mode": "NONE", "response_trailer_mode": trailers}
+    if settings.shape == "none":
+        return [router]
+    picking = ext_proc(
+        settings.shape,
+        response_trailers=settings.response_trailers,
+        fail_open=settings.fail_open,
+    )
+    return [picking, router]
 
 
 def _access_log(path: Path) -> Json:

@@ -1,0 +1,55 @@
+"""What `epp serve` opens beside ext_proc: pages, the sidecars' port, a client, a group of tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from epp.errors import EppError
+from epp.observe import admin
+from epp.state.store.memory import StateServer
+
+
+@asynccontextmanager
+async def pages(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Serve `app`; gives the port. Raises EppError when it cannot be had."""
+    async with AsyncExitStack() as stack:
+        try:
+            bound = await stack.enter_async_context(admin.serve(app, host, port))
+        except OSError as error:
+            raise EppError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        yield bound
+
+
+async def listen(server: StateServer) -> None:
+    """Open the sidecars' port. Raises EppError when it cannot be had."""
+    try:
+        await server.start()
+    except OSError as error:
+        raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
+
+
+class _Over(Exception):
+    """The application stops: ends the group from inside."""
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that ends with its context: what still runs then is cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+            raise _Over
+    except* _Over:
+        pass
+
+
+def client() -> aiohttp.ClientSession:
+    """For `/tokenize`: no cookies, no redirects, no limit but the callers' own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=4),
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )

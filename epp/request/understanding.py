@@ -1,0 +1,176 @@
+"""What a decision knows of a request before anybody is chosen: model, size and block keys.
+
+Late or failing tokens give less, never an error: then load decides. A model that the gateway wants
+called by another name is the exception. An engine would refuse the client's name, so where there
+is no time to write the other one the request is refused here, to be tried again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from epp.errors import Refusal, Saturated
+from epp.framework import Request
+
+from .apis import catalog, passthrough, rewrite
+from .apis.prompt import Parsed
+from .exchange import Arrival, ModelName
+from .hints import Hints
+from .offload import BusyError, Offload
+from .settings import PickSettings
+from .tokens import Tokenised, Tokens
+
+MAX_UNSCORED_TOKENS = 4096
+"""Prompt tokens charged for a body that nobody understood: a guess from its size, bounded."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    request: Request
+    why: str
+    """`ok`, or the stable word why a decision will know less than it might."""
+    told: str
+    """More exactly, for the decision's reasons."""
+    body: bytes | None = None
+    """The body with the model's other name, where it was rewritten."""
+    model: ModelName | None = None
+    """Both names, where the body was rewritten."""
+    notes: tuple[str, ...] = ()
+    """More reasons, in stable words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    parsed: Parsed
+    """With the model's name as the engine will read it."""
+    asked: str
+    body: bytes | None = None
+    note: str = ""
+
+
+class Understanding:
+    """Owned by the director. `failed` is told when a step raises."""
+
+    def __init__(
+        self,
+        *,
+        tokens: Tokens,
+        offload: Offload,
+        rules: catalog.Rules,
+        settings: PickSettings,
+        clock: Callable[[], float],
+        ids: Callable[[], str],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._tokens = tokens
+        self._offload = offload
+        self._rules = rules
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._failed = failed
+
+    async def of(
+        self, arrival: Arrival, hints: Hints, *, score: bool, started: float
+    ) -> Understood:
+        """The request with as much as could be known by the deadline. Raises Refusal.
+
+        Without `score` nobody looks for tokens. `started`: when it arrived, by the clock.
+        """
+        reading: _Reading | None = None
+        found: Tokenised | None = None
+        why = "ok"
+        try:
+            async with asyncio.timeout(self._settings.deadline_s):
+                reading = await self._read(arrival, hints.model)
+                parsed = reading.parsed
+                if parsed.prompt is None:
+                    why = "unscored"
+                elif score:
+                    wait_s = min(self._settings.tokens_s, self.left_s(started))
+                    found = await self._tokens.resolve(parsed, parsed.prompt, wait_s=wait_s)
+        except Refusal:
+            raise
+        except (TimeoutError, BusyError):
+            why = "late"
+        except Exception:
+            why = "failed"
+            log.exception("a step of a decision failed", step="understand")
+            self._failed("understand")
+        if reading is None:
+            reading = _unread(arrival, hints, late=why == "late")
+        return self._understood(arrival, hints, reading, found, why)
+
+    def left_s(self, started: float) -> float:
+        """Seconds until the deadline of a request, 0 after it."""
+        return max(0.0, self._settings.deadline_s - (self._clock() - started))
+
+    async def _read(self, arrival: Arrival, name: str) -> _Reading:
+        size = catalog.work_bytes(arrival, self._rules)
+        return await self._offload.run(size, lambda: _read(arrival, name, self._rules))
+
+    def _understood(
+        self, arrival: Arrival, hints: Hints, reading: _Reading, found: Tokenised | None, why: str
+    ) -> Understood:
+        parsed = reading.parsed
+        output = parsed.output_tokens or self._settings.default_output_tokens
+        request = Request(
+            id=self._ids(),
+            api=parsed.api,
+            path=parsed.path,
+            model=reading.asked,
+            target_model=parsed.model,
+            fairness_id=hints.fairness_id,
+            objective=hints.objective,
+            prompt_tokens=self._prompt_tokens(arrival, parsed, found),
+            output_tokens=min(output, self._settings.max_output_tokens),
+            exact=found is not None and found.exact,
+            keys=found.keys if found is not None else (),
+            block_size=self._tokens.block_tokens,
+            scored=found is not None,
+            whole=parsed.whole,
+        )
+        rewritten = reading.body is not None
+        return Understood(
+            request=request,
+            why=why,
+            told=found.how if found is not None else parsed.unscored or "without tokens",
+            body=reading.body,
+            model=ModelName(reading.asked, parsed.model) if rewritten else None,
+            notes=(reading.note,) if reading.note else (),
+        )
+
+    def _prompt_tokens(self, arrival: Arrival, parsed: Parsed, found: Tokenised | None) -> int:
+        if found is not None:
+            return found.tokens
+        if parsed.prompt is not None:
+            return self._tokens.size(parsed.prompt)
+        if parsed.prompt_tokens is not None:
+            return parsed.prompt_tokens
+        return min(len(arrival.body) // 4, MAX_UNSCORED_TOKENS)
+
+
+def _read(arrival: Arrival, name: str, rules: catalog.Rules) -> _Reading:
+    """Parse a request and call its model by `name`, if that says one. Raises Refusal.
+
+    The model that counts is the body's, whatever a header says (fault G03).
+    """
+    parsed = catalog.parse(arrival, rules)
+    if not name or not parsed.model or name == parsed.model:
+        return _Reading(parsed, parsed.model)
+    body = rewrite.with_model(arrival.body, name)
+    if body is None:
+        return _Reading(parsed, parsed.model, note="model not rewritten: not plain JSON")
+    return _Reading(replace(parsed, model=name), parsed.model, body, "model rewritten")
+
+
+def _unread(arrival: Arrival, hints: Hints, *, late: bool) -> _Reading:
+    """Stands in for what could not be read. Raises Saturated where it had to be rewritten."""
+    path = catalog.plain_path(arrival.path)
+    if late and hints.model and catalog.suffix_of(path):
+        raise Saturated("too many large requests are being read just now; try again a little later")
+    return _Reading(passthrough.unscored(path, "not parsed"), "")

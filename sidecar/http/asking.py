@@ -1,0 +1,84 @@
+"""What a request asks for: whose model, and whether its stream tells what it cost. Pure.
+
+vLLM ends a stream with one event of usage if `stream_options.include_usage` is true, and says
+nothing of it otherwise. `with_usage` asks in the client's place; `unasked` takes the event out of
+the answer again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from epp.bodies.spans import Body, NotAnObjectError
+
+MEASURED = frozenset(
+    {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/v1/images/generations",
+        "/v1/audio/speech",
+        "/v1/rerank",
+        "/v1/score",
+        "/v2/rerank",
+        "/inference/v1/generate",
+        "/classify",
+        "/pooling",
+        "/rerank",
+        "/score",
+    }
+)
+"""Paths at which a model computes an answer; all others are no requests in the metrics' sense."""
+
+_OPTIONS = "stream_options"
+_OFF = {None, b"null", b"false"}
+
+
+class _Wire(msgspec.Struct):
+    model: Any = None
+    stream: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body says."""
+
+    model: str | None = None
+    streams: bool = False
+    """It asks for a stream in the plain spelling."""
+
+
+def asked(body: bytes) -> Asked:
+    """What this body asks for: nothing, if it is no JSON object."""
+    try:
+        wire = msgspec.json.decode(body, type=_Wire)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Asked()
+    model = wire.model if isinstance(wire.model, str) else None
+    return Asked(model, wire.stream is True)
+
+
+def with_usage(body: bytes) -> bytes | None:
+    """This body, which asks for a stream, asking for usage besides.
+
+    None where the client decides that itself, or writes what only an engine understands. With
+    `continuous_usage_stats`, which is nothing without `include_usage`, every event would change.
+    """
+    try:
+        content = Body.read(body)
+        options = content.value(_OPTIONS)
+        if options is None or options == b"null":
+            new = b'{"include_usage":true}'
+        else:
+            inner = Body.read(options)
+            if inner.value("include_usage") not in _OFF:
+                return None
+            if inner.value("continuous_usage_stats") not in _OFF:
+                return None
+            new = inner.edited(put={"include_usage": b"true"})
+    except NotAnObjectError:
+        return None
+    return content.edited(put={_OPTIONS: new})

@@ -1,0 +1,361 @@
+"""Field faults of a picker's life: how it is left, how much it carries, who may look at it."""
+
+import asyncio
+import json
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2
+
+from epp import protocol
+from epp.sim.gateway.envoy import EnvoySettings, Shape
+from epp.sim.gateway.routes import EVERY_PATH
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.backend import Backend, backend
+from tests.fakes.extproc_client import call, channel
+from tests.fakes.gateway import Gateway, gateway
+from tests.fakes.picker_process import PickerProcess, picker_process
+from tests.timing import scaled
+
+MIB = 2**20
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@asynccontextmanager
+async def _gateway(
+    directory: Path, pickers: list[PickerProcess], engines: list[Backend], shape: Shape
+) -> AsyncIterator[Gateway]:
+    """A real Envoy that knows all of these pickers."""
+
+    def every_picker(bootstrap: str) -> str:
+        config = json.loads(bootstrap)
+        (cluster,) = [
+            each for each in config["static_resources"]["clusters"] if each["name"] == "picker"
+        ]
+        endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        first = json.dumps(endpoints[0])
+        for picker in pickers[1:]:
+            endpoint = json.loads(first)
+            where = endpoint["endpoint"]["address"]["socket_address"]
+            where["port_value"] = picker.ports["grpc"]
+            endpoints.append(endpoint)
+        return json.dumps(config)
+
+    settings = EnvoySettings(
+        listen_port=0,
+        admin_port=0,
+        ext_proc_port=pickers[0].ports["grpc"],
+        endpoints=[engine.address for engine in engines],
+        tls=False,
+        shape=shape,
+        api_paths=EVERY_PATH,
+        health_interval_s=0.1,
+    )
+    async with gateway(directory, settings, edit=every_picker, pickers=len(pickers)) as made:
+        yield made
+
+
+async def _sse(client: aiohttp.ClientSession, events: int) -> bytes:
+    async with client.get(f"/sse?n={events}") as response:
+        return await response.read()
+
+
+async def test_A21_a_rollout_under_load_loses_neither_a_request_nor_an_answer(
+    tmp_path: Path,
+) -> None:
+    """Protected by `ExtProcServer.quiet` in `app._leave`; red (503s, until Envoy's health check
+    has noticed) when the port closes at once."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(backend("b"))
+        engine.event_pause_s = 0.05
+        old, new = [
+            await stack.enter_async_context(picker_process(tmp_path / name, [engine.address]))
+            for name in ("old", "new")
+        ]
+        before = await stack.enter_async_context(
+            _gateway(tmp_path / "envoy", [old, new], [engine], "full-duplex")
+        )
+        connector = aiohttp.TCPConnector(limit=0)
+        client = await stack.enter_async_context(
+            aiohttp.ClientSession(before.url, connector=connector)
+        )
+        statuses: Counter[int] = Counter()
+
+        async def steadily(until_s: float) -> None:
+            while time.perf_counter() < until_s:
+                async with client.post("/v1/chat/completions", json=CHAT) as response:
+                    await response.read()
+                    statuses[response.status] += 1
+                await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(_sse(client, 80)) for _ in range(50)]
+            for _ in range(4):
+                tasks.create_task(steadily(time.perf_counter() + 3))
+            await asyncio.sleep(0.5)
+            old.terminate()
+            assert await old.ended(30) == 0
+        assert statuses.keys() == {200}, statuses
+        assert all(answer.result().endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def test_A21_nothing_idle_holds_up_the_end(tmp_path: Path) -> None:
+    """Protected by `Health.leave`, which sends watchers away; red (the whole drain time) when they
+    stay. Idle connections to any other port do not count either."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(backend("b"))
+        picker = await stack.enter_async_context(picker_process(tmp_path, [engine.address]))
+        for port in picker.ports.values():
+            for _ in range(10):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for name in ("metrics", "admin"):
+            client = await stack.enter_async_context(aiohttp.ClientSession())
+            async with client.get(f"http://127.0.0.1:{picker.ports[name]}/healthz") as response:
+                assert await response.read()  # and the connection stays
+        for name in ("grpc", "health"):
+            target = f"127.0.0.1:{picker.ports[name]}"
+            made = await stack.enter_async_context(aio.insecure_channel(target))
+            watch = made.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+            assert await watch.read() is not aio.EOF
+        begun = time.perf_counter()
+        picker.terminate()
+        assert await picker.ended(10) == 0
+        assert time.perf_counter() - begun < scaled(2)
+
+
+async def test_A21_readiness_goes_at_once_and_liveness_stays(tmp_path: Path) -> None:
+    """Protected by `Health.leave` in `app._leave`, before anything is waited for; red when it comes
+    after the drain."""
+    async with (
+        backend("b") as engine,
+        picker_process(tmp_path, [engine.address]) as picker,
+        channel(picker.ports["grpc"]) as to,
+    ):
+        running = call(to)
+        await running.send(envoy.request_headers({":path": "/", ":method": "GET"}, end=True))
+        await running.replies(1)
+        picker.terminate()
+        await asyncio.sleep(scaled(0.5))
+        assert await _status(picker, "readiness") == "NOT_SERVING"
+        assert await _status(picker, "liveness") == "SERVING"
+        assert await _status(picker, protocol.EXT_PROC_SERVICE) == "NOT_SERVING"
+        assert picker.process.returncode is None
+        await running.send(envoy.response_headers(end=True))
+        await running.replies(1)
+        await running.done_writing()
+        assert await running.reply() is None
+        assert await picker.ended(10) == 0
+
+
+async def _status(picker: PickerProcess, service: str) -> str:
+    async with aio.insecure_channel(f"127.0.0.1:{picker.ports['health']}") as to:
+        check = to.unary_unary("/grpc.health.v1.Health/Check")
+        request = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        response = health_pb2.HealthCheckResponse.FromString(await check(request))
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+
+
+async def test_A20_health_answers_while_long_prompts_are_scored(tmp_path: Path) -> None:
+    """Protected by `Offload.run`; red when it computes on the event loop."""
+    words = json.dumps({"model": "m", "prompt": list(range(100_000, 100_000 + MIB // 8))}).encode()
+    assert len(words) > MIB
+    took: list[float] = []
+    async with (
+        backend("b") as engine,
+        picker_process(tmp_path, [engine.address]) as picker,
+        channel(picker.ports["grpc"]) as to,
+        channel(picker.ports["grpc"]) as beside,
+    ):
+        check = beside.unary_unary("/grpc.health.v1.Health/Check")
+        await check(b"")
+
+        async def probe() -> None:
+            while True:
+                begun = time.perf_counter()
+                await check(b"")
+                took.append(time.perf_counter() - begun)
+                await asyncio.sleep(0.05)
+
+        async def prompt() -> None:
+            stream = call(to)
+            await stream.send(envoy.request_headers(), envoy.request_body(words, end=True))
+            assert (await stream.reply()) is not None
+            stream.cancel()
+
+        async with asyncio.TaskGroup() as tasks:
+            probing = tasks.create_task(probe())
+            for _ in range(3):
+                await asyncio.gather(*(prompt() for _ in range(20)))
+            probing.cancel()
+    assert len(took) >= 5
+    assert sorted(took)[int(len(took) * 0.99)] < scaled(0.2), sorted(took)[-5:]
+
+
+async def test_A19_1500_slow_answers_do_not_hold_up_the_next_request(tmp_path: Path) -> None:
+    """Protected by `max_streams`, and by Envoy's raised circuit breakers; red with 1,024."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(backend("b"))
+        engine.event_pause_s = scaled(60)
+        picker = await stack.enter_async_context(picker_process(tmp_path, [engine.address]))
+        before = await stack.enter_async_context(
+            _gateway(tmp_path / "envoy", [picker], [engine], "full-duplex")
+        )
+        connector = aiohttp.TCPConnector(limit=0)
+        client = await stack.enter_async_context(
+            aiohttp.ClientSession(before.url, connector=connector)
+        )
+
+        async def first_event(response: aiohttp.ClientResponse) -> None:
+            assert response.status == 200
+            assert await response.content.readuntil(b"\n\n")
+
+        for _ in range(15):
+            opened = await asyncio.gather(*(client.get("/sse?n=9") for _ in range(100)))
+            await asyncio.gather(*map(first_event, opened))
+            for response in opened:
+                stack.callback(response.close)
+        assert await picker.metric("llm_d_epp_extproc_streams_inflight") >= 1_500
+        begun = time.perf_counter()
+        async with client.post("/v1/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+        assert time.perf_counter() - begun < scaled(0.5)
+
+
+PAGES = (
+    "/debug",
+    "/debug/",
+    "/debug/pprof",
+    "/debug/pprof/heap",
+    "/debug/vars",
+    "/debug/plugins/state",
+    "/debug/decisions",
+    "/debug/endpoints",
+    "/debug/mode",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+    "/config",
+    "/env",
+    "/flags",
+    "/..%2fdebug/decisions",
+    "/%2e%2e/etc/passwd",
+)
+
+
+async def test_G08_every_port_shows_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
+    """Protected by the admin pages' port of their own; red when the metrics port serves them."""
+    async with (
+        backend("b") as engine,
+        picker_process(tmp_path, [engine.address], "--host", "0.0.0.0") as picker,
+    ):
+        listening = _listening(picker.process.pid)
+        assert {port for _, port in listening} == set(picker.ports.values())
+        alone = {port for host, port in listening if host == "127.0.0.1"}
+        assert alone == {picker.ports["admin"], picker.ports["state"]}
+        public = {name: picker.ports[name] for name in ("grpc", "health", "metrics", "state")}
+        for name, port in public.items():
+            for page in PAGES:
+                status = await _get(port, page)
+                assert status in ({404} if name == "metrics" else {0, 400, 404}), (name, page)
+        assert await _get(picker.ports["metrics"], "/metrics") == 200
+        admin = {page for page in PAGES if await _get(picker.ports["admin"], page) != 404}
+        assert admin == {"/debug/decisions", "/debug/endpoints", "/debug/mode"}
+
+
+async def _get(port: int, path: str) -> int:
+    """The status of a page; 0 where nobody speaks HTTP/1.1."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(scaled(5)):
+            line = await reader.readline()
+    except (ConnectionError, TimeoutError):
+        return 0
+    finally:
+        writer.transport.abort()
+    found = re.match(rb"HTTP/1\.1 (\d{3})", line)
+    return int(found[1]) if found else 0
+
+
+def _listening(pid: int) -> set[tuple[str, int]]:
+    """Where a process listens, as the kernel says."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found = re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink()))
+        except OSError:
+            continue  # closed meanwhile
+        if found:
+            inodes.add(found[1])
+    places = set()
+    for table, width in (("tcp", 8), ("tcp6", 32)):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            host, _, port = fields[1].partition(":")
+            if fields[3] == "0A" and fields[9] in inodes:
+                loopback = width == 8 and host == "0100007F"
+                places.add(("127.0.0.1" if loopback else "any", int(port, 16)))
+    return places
+
+
+@pytest.mark.parametrize(
+    ("clients", "pause_s"), [(20, 0.2), pytest.param(250, 0.5, marks=pytest.mark.long)]
+)
+async def test_G14_a_retry_storm_ends_when_the_engines_are_back(
+    tmp_path: Path, clients: int, pause_s: float
+) -> None:
+    """Protected by the end of each reservation when an answer ends; red when a stream that ended
+    keeps its progress. Clients that got a 503 ask again at once, for as long as engines are out."""
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(backend(f"b{n}")) for n in range(3)]
+        picker = await stack.enter_async_context(
+            picker_process(tmp_path, [engine.address for engine in engines])
+        )
+        before = await stack.enter_async_context(
+            _gateway(tmp_path / "envoy", [picker], engines, "full-duplex")
+        )
+        connector = aiohttp.TCPConnector(limit=0)
+        client = await stack.enter_async_context(
+            aiohttp.ClientSession(before.url, connector=connector)
+        )
+        out_s = scaled(5 if clients > 100 else 2)
+        statuses: Counter[int] = Counter()
+        back: list[float] = []
+        begun = time.perf_counter()
+
+        async def ask(number: int) -> None:
+            body = CHAT | {"messages": [{"role": "user", "content": f"{number} " * 500}]}
+            while True:
+                out = time.perf_counter() - begun < out_s
+                path = "/status/503" if out else "/v1/chat/completions"
+                async with client.post(path, json=body) as response:
+                    await response.read()
+                statuses[response.status] += 1
+                if response.status == 200:
+                    back.append(time.perf_counter() - begun - out_s)
+                    return
+                await asyncio.sleep(pause_s)
+
+        at_rest, cpu = picker.rss_bytes, picker.cpu_s
+        await asyncio.gather(*map(ask, range(clients)))
+        took = time.perf_counter() - begun
+        assert statuses[503] >= clients
+        assert max(back) < scaled(2), sorted(back)[-5:]
+        assert picker.rss_bytes - at_rest < 64 * MIB
+        assert picker.cpu_s - cpu < took
+        await picker.until_metric("llm_d_epp_extproc_streams_inflight", 0)
+        await picker.until_metric("epp_endpoint_reserved_requests", 0)
+        assert await picker.metric("llm_d_epp_ready_endpoints") == 3
+        seen = Counter()
+        for _ in range(30):
+            async with client.post("/v1/chat/completions", json=CHAT | {"seed": 1}) as response:
+                seen[await response.text()] += 1
+        assert sum(seen.values()) == 30

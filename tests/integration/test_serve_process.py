@@ -1,0 +1,93 @@
+"""`epp serve` as a process, started by other people's command lines."""
+
+import asyncio
+import json
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.timing import scaled
+
+FREE_PORTS = ["--metrics-port=0", "--admin-port=0", "--state-port=0"]
+
+
+@asynccontextmanager
+async def serving(*arguments: str) -> AsyncIterator[dict[str, dict[str, Any]]]:
+    """The log lines of a picker up to `serving`, by their event."""
+    environment = {**os.environ, "NAMESPACE": "from-env", "POD_NAME": "epp-0"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "epp.cli", "serve", *arguments),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stderr is not None
+    lines: dict[str, dict[str, Any]] = {}
+    try:
+        async with asyncio.timeout(scaled(30.0)):
+            while "serving" not in lines:
+                raw = await process.stderr.readline()
+                assert raw, lines
+                if raw.startswith(b"{"):
+                    line = json.loads(raw)
+                    lines[line["event"]] = line
+        yield lines
+        process.terminate()
+        async with asyncio.timeout(scaled(30.0)):
+            await process.stderr.read()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+def endpoints(tmp_path: Path) -> str:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints:\n  - {name: a, address: 127.0.0.1, port: 1}\n")
+    return str(path)
+
+
+async def test_the_arguments_of_the_conformance_suite_start_a_picker(endpoints: str) -> None:
+    async with serving(
+        *("--pool-name", "X", "--pool-namespace", "app-backend", "--zap-encoder", "json"),
+        *("--grpc-port", "0", "--grpc-health-port", "0", "--endpoints-file", endpoints),
+        *FREE_PORTS,
+    ) as lines:
+        loaded = lines["pool loaded"]
+        assert (loaded["pool"], loaded["namespace"], loaded["replica"]) == (
+            "X",
+            "app-backend",
+            "epp-0",
+        )
+        assert loaded["endpoints"] == 1
+
+
+async def test_a_picker_that_wants_tls_1_3_speaks_nothing_older(endpoints: str) -> None:
+    async with serving(
+        *("-tls-min-version", "VersionTLS13", "-grpc-port=0", "-grpc-health-port=0"),
+        *("-endpoints-file", endpoints, *FREE_PORTS),
+    ) as lines:
+        port = lines["serving"]["grpc"]
+        assert lines["pool loaded"]["namespace"] == "from-env"
+        assert await _handshake(port, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await _handshake(port, ssl.TLSVersion.TLSv1_2)
+
+
+async def _handshake(port: int, version: ssl.TLSVersion) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    spoken = writer.get_extra_info("ssl_object").version()
+    writer.close()
+    return spoken
