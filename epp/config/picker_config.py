@@ -25,8 +25,7 @@ from pydantic.alias_generators import to_camel
 
 from . import located
 from .located import Located
-from .values import Bytes as Size
-from .values import Seconds
+from .values import Seconds, Size
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 """The second is the older group, still accepted."""

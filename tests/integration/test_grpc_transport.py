@@ -180,7 +180,9 @@ async def test_a_stream_without_an_answer_never_ends_well() -> None:
 
 async def test_a_fault_in_the_progress_aborts_the_stream_and_is_counted() -> None:
     class Broken(RecordingProgress):
-        def response_headers(self, status: int, served: str | None, *, streaming: bool = False) -> None:
+        def response_headers(
+            self, status: int, served: str | None, *, streaming: bool = False
+        ) -> None:
             raise RuntimeError("bookkeeping failed")
 
     director = ScriptedDirector(lambda _: route(TO, progress=Broken()))
