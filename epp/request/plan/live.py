@@ -64,8 +64,8 @@ class Built:
     handler: Named[Handler]
     deciders: Mapping[str, Decider]
     """By the names that `Course.prefill_decider` may hold."""
-    producers: Mapping[str, Any]
-    """Settings of who feeds a kind of data, by the data; where one is missing the default holds."""
+    producers: Mapping[str, tuple[Named[Any], ...]]
+    """Settings of who feeds a kind of data, by the data; where none is named, defaults hold."""
     watchers: tuple[Named[Watcher], ...]
     """Plugins of any kind that want to learn what became of their advice; each stands once."""
     markers: tuple[Named[Marker], ...]
@@ -106,7 +106,7 @@ def build(plan: Plan, earlier: Built | None = None) -> Built:
         profiles={name: _profile(profile, plugins) for name, profile in plan.profiles.items()},
         handler=named(plan.handler),
         deciders={name: plugins[use.reference].plugin for name, use in plan.deciders.items()},
-        producers={data: plugins[use.reference].plugin for data, use in plan.producers.items()},
+        producers={data: tuple(map(named, uses)) for data, uses in plan.producers.items()},
         watchers=tuple(one for one in everybody if isinstance(one.plugin, Watcher)),
         markers=tuple(one for one in everybody if isinstance(one.plugin, Marker)),
         plugins=plugins,
@@ -148,7 +148,8 @@ def _uses(plan: Plan) -> Iterable[Use]:
         yield profile.picker
     yield plan.handler
     yield from plan.deciders.values()
-    yield from plan.producers.values()
+    for uses in plan.producers.values():
+        yield from uses
 
 
 def _profile(plan: ProfilePlan, plugins: Mapping[str, Instance]) -> BuiltProfile:

@@ -49,8 +49,9 @@ class Plan:
     handler: Use
     deciders: Mapping[str, Use] = field(default_factory=dict[str, Use])
     """By their reference; the handler's parameters name them."""
-    producers: Mapping[str, Use] = field(default_factory=dict[str, Use])
-    """By the data they feed."""
+    producers: Mapping[str, tuple[Use, ...]] = field(default_factory=dict[str, tuple[Use, ...]])
+    """By the data they feed: a source and its reader feed one kind together, and predictions stand
+    in for precise matches."""
     consumers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """By the data: references of the plugins that read it."""
     parsers: tuple[str, ...] | None = None

@@ -190,15 +190,12 @@ class _Resolver:
 
     # Data
 
-    def _data(self) -> tuple[dict[str, Use], dict[str, tuple[str, ...]]]:
+    def _data(self) -> tuple[dict[str, tuple[Use, ...]], dict[str, tuple[str, ...]]]:
         """Who feeds which data, and who reads it. What nobody feeds comes from our own state."""
-        producers: dict[str, Use] = {}
+        producers: dict[str, tuple[Use, ...]] = {}
         for use in self._of(Kind.PRODUCER):
             for data in sorted(use.type.produces):
-                if data in producers:
-                    what = f"{data} comes from {producers[data].reference!r} already"
-                    raise ConfigError(use.where, f"{use.reference!r}: {what}")
-                producers[data] = use
+                producers[data] = (*producers.get(data, ()), use)
             self._used.add(use.reference)
         consumers: dict[str, tuple[str, ...]] = {}
         for use in self._uses.values():
