@@ -200,8 +200,6 @@ def _fault(entry: object) -> str:
         return str(entry["msg"]).removeprefix("Value error, ")
     flag = flag_of(str(entry["loc"][0]))
     if entry["type"] == "missing":
-        return (
-            f"{flag} is missing: endpoints are not found through Kubernetes yet, a file lists them"
-        )
+        return f"{flag} is missing: it lists the endpoints, which Kubernetes is not asked for yet"
     message = str(entry["msg"]).removeprefix("Value error, ")
     return f"{flag}: {message}, got {entry['input']!r}"
