@@ -100,7 +100,7 @@ SAME: list[tuple[str, str, object]] = [
         "tls_cipher_suites",
         ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
     ),
-    ("--health-checking", "health_checking", True),
+    ("--health-checking", "grpc_port", 9002),
     ("--enable-grpc-stream-metrics", "enable_grpc_stream_metrics", True),
     ("--grpc-max-recv-msg-size=10MiB", "grpc_max_recv_msg_size", 10 * 2**20),
     ("--grpc-max-recv-msg-size=0", "grpc_max_recv_msg_size", None),
