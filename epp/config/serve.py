@@ -35,7 +35,7 @@ class ServeSettings(BaseModel):
     pool_namespace: Annotated[str, Env("NAMESPACE")] = Field(
         "default",
         pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-        description="Namespace of the pool, for logs and metrics; the endpoints file has the members.",
+        description="Namespace of the pool, for logs and metrics; the file has its members.",
     )
     pool_group: str = Field(
         "inference.networking.k8s.io",
