@@ -21,6 +21,7 @@ from epp.config.token import read_token
 from epp.errors import EppError
 
 DISTRIBUTION = "gie-epp"
+SERVE_CONTEXT = {"help_option_names": ["--help", "-h"]}  # the second as in Go
 
 app = typer.Typer(
     name="epp",
@@ -161,7 +162,7 @@ def _add_serve(arguments: list[str]) -> list[str]:
     from epp.commands.go_flags import own_arguments
     from epp.commands.serve import serve
 
-    app.command("serve")(serve)  # once more replaces it
+    app.command("serve", context_settings=SERVE_CONTEXT)(serve)  # once more replaces it
     return own_arguments(arguments) if arguments[:1] == ["serve"] else arguments
 
 

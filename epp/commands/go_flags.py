@@ -84,8 +84,14 @@ ELSEWHERE: dict[str, Foreign] = {
             refused=_on,
         ),
         Foreign(
+            name="health-checking",
+            switch=True,
+            says="nothing: the ext_proc port always answers health checks, and says if it is ready",
+            refused=_never,
+        ),
+        Foreign(
             name="refresh-prometheus-metrics-interval",
-            says="our metrics are computed when they are read, so they are never older than asked",
+            says="nothing: our metrics are computed when they are read",
             refused=_never,
             becomes=_duration,
         ),

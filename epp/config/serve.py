@@ -35,7 +35,7 @@ class ServeSettings(BaseModel):
     pool_namespace: Annotated[str, Env("NAMESPACE")] = Field(
         "default",
         pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-        description="Namespace of the pool, for logs: the endpoints file says who belongs to it.",
+        description="Namespace of the pool, for logs and metrics; the file has its members.",
     )
     pool_group: str = Field(
         "inference.networking.k8s.io",
@@ -66,17 +66,16 @@ class ServeSettings(BaseModel):
         (), description="Suites that TLS 1.2 may use, by their IANA names; default: gRPC's."
     )
     grpc_max_recv_msg_size: OptionalSize = Field(
-        None, gt=0, lt=2**31, description="Largest message from the gateway; default: 4MiB."
+        None,
+        gt=0,
+        lt=2**31,
+        description="Largest message from the gateway; default: 1MiB above --max-request-bytes.",
     )
     grpc_max_send_msg_size: OptionalSize = Field(
         None, gt=0, lt=2**31, description="Largest message to the gateway; default: no limit."
     )
-    health_checking: bool = Field(
-        False,
-        description="Health checks on the ext_proc port: answered there in any case, and truly.",
-    )
     enable_grpc_stream_metrics: bool = Field(
-        False, description="Metrics of ext_proc streams: open ones, how long, how they ended."
+        False, description="Also measure how long ext_proc streams last."
     )
     store: Literal["memory", "redis"] = Field(
         "memory", description="memory: sidecars stream to us, one replica only. redis: shared."
@@ -200,8 +199,6 @@ def _fault(entry: object) -> str:
         return str(entry["msg"]).removeprefix("Value error, ")
     flag = flag_of(str(entry["loc"][0]))
     if entry["type"] == "missing":
-        return (
-            f"{flag} is missing: endpoints are not found through Kubernetes yet, a file lists them"
-        )
+        return f"{flag} is missing: it lists the endpoints, which Kubernetes is not asked for yet"
     message = str(entry["msg"]).removeprefix("Value error, ")
     return f"{flag}: {message}, got {entry['input']!r}"

@@ -37,9 +37,13 @@ _OPTIONS = "stream_options"
 _OFF = {None, b"null", b"false"}
 
 
+_ON = b'{"include_usage":true}'
+
+
 class _Wire(msgspec.Struct):
     model: Any = None
     stream: Any = None
+    stream_options: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Asked:
     model: str | None = None
     streams: bool = False
     """It asks for a stream in the plain spelling."""
+    options: bytes | None = None
+    """What it says of `stream_options`; None where it says nothing."""
 
 
 def asked(body: bytes) -> Asked:
@@ -58,27 +64,29 @@ def asked(body: bytes) -> Asked:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Asked()
     model = wire.model if isinstance(wire.model, str) else None
-    return Asked(model, wire.stream is True)
+    options = None if wire.stream_options is msgspec.UNSET else bytes(wire.stream_options)
+    return Asked(model, wire.stream is True, options)
 
 
-def with_usage(body: bytes) -> bytes | None:
-    """This body, which asks for a stream, asking for usage besides.
+def with_usage(body: bytes, said: Asked) -> bytes | None:
+    """This body, in which `said` was read and which asks for a stream, asking for usage besides.
 
     None where the client decides that itself, or writes what only an engine understands. With
     `continuous_usage_stats`, which is nothing without `include_usage`, every event would change.
     """
+    if said.options is None:  # most bodies; some are so long that no member is looked for
+        close = body.rindex(b"}")
+        return b'%b,"%b":%b%b' % (body[:close], _OPTIONS.encode(), _ON, body[close:])
     try:
-        content = Body.read(body)
-        options = content.value(_OPTIONS)
-        if options is None or options == b"null":
-            new = b'{"include_usage":true}'
+        if said.options == b"null":
+            new = _ON
         else:
-            inner = Body.read(options)
+            inner = Body.read(said.options)
             if inner.value("include_usage") not in _OFF:
                 return None
             if inner.value("continuous_usage_stats") not in _OFF:
                 return None
             new = inner.edited(put={"include_usage": b"true"})
+        return Body.read(body).edited(put={_OPTIONS: new})
     except NotAnObjectError:
         return None
-    return content.edited(put={_OPTIONS: new})

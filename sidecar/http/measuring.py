@@ -51,4 +51,4 @@ class Measuring:
 def _read(body: bytes, of_stream: bool) -> tuple[str | None, bytes | None]:
     """The model's name, and the body that asks for usage besides where that has to be added."""
     said = asked(body)
-    return said.model, with_usage(body) if of_stream and said.streams else None
+    return said.model, with_usage(body, said) if of_stream and said.streams else None

@@ -14,7 +14,7 @@ import aiohttp.test_utils
 import pytest
 
 from epp.protocol import PREFILLER
-from sidecar.http.asking import with_usage
+from sidecar.http.asking import asked, with_usage
 from sidecar.transfer.prefilling import CANCEL_S
 from tests.fakes.handoffs import rows
 from tests.fakes.split_pool import CHAT, COMPLETIONS, SplitPool, prompt, split_pool, text_of
@@ -447,7 +447,7 @@ async def test_D10_a_failed_pull_is_computed_here_and_the_client_sees_nothing_of
         assert (status, text_of(got)) == (200, text_of(await pool.alone(body, path)))
         assert [params_of(one) is None for one in pool.decode.bodies] == [False, True]
         sent = json.dumps(body).encode()
-        assert pool.decode.bodies[1] == (with_usage(sent) if stream else sent)
+        assert pool.decode.bodies[1] == (with_usage(sent, asked(sent)) if stream else sent)
         reason = "pull-error-event" if stream else "pull-status"
         await pool.decode.counted({("answered", reason): 1})
 

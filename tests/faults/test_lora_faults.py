@@ -44,7 +44,7 @@ async def test_B22_requests_for_the_base_model_do_not_feel_adapters() -> None:
 
 
 async def test_B03_one_engine_without_the_adapter_family_keeps_its_share() -> None:
-    """Protected by the even scores for a base model; red when a silent engine scores less."""
+    """Protected by the even scores for a base model; red when silence counts less."""
     async with open_desk(2) as desk:
         says(desk, 0)
         says(desk, 1, "", most=4)

@@ -95,8 +95,8 @@ def _tests_in(path: Path, text: str) -> Iterator[FaultTest]:
             continue
         found = _FAULT.fullmatch(node.name)
         if found:
-            marks = " ".join(map(ast.unparse, node.decorator_list))
-            yield FaultTest(found.group(1), f"{path}::{node.name}", every or "mark.long" in marks)
+            long = "pytest.mark.long" in map(ast.unparse, node.decorator_list)
+            yield FaultTest(found.group(1), f"{path}::{node.name}", every or long)
 
 
 def faults_of(root: Path, listed: GuardList) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from epp.bodies.usage import Usage
 from sidecar.http.intake import INLINE_BYTES
 from tests.fakes.engines import running_engine
 from tests.fakes.relays import relay_to
+from tests.fakes.split_pool import prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 
 CHAT = "/v1/chat/completions"
@@ -120,3 +122,17 @@ async def test_an_engine_that_answers_in_one_piece_is_passed_on() -> None:
         rig.session.post(rig.url + TEXT, data=ask(TEXT, stream=True)) as response,
     ):
         assert await response.read() == b'{"choices":[],"usage":{}}'
+
+
+async def test_a_split_request_is_measured_and_its_client_sees_no_usage(tmp_path: Path) -> None:
+    async with split_pool(tmp_path) as pool:
+        body = {"model": "sim", "prompt": prompt("a"), "max_tokens": 4, "stream": True}
+        status, got = await pool.post(body)
+        assert (status, b'"usage"' in got) == (200, False)
+        assert got.endswith(b"data: [DONE]\n\n")
+        assert text_of(got) == text_of(await pool.alone(body))
+        await pool.decode.counted({("answered", "split"): 1})
+        assert b"stream_options" not in pool.prefill.bodies[0]
+        await pool.log.until(lambda _: any(view.done for view in pool.log.views.values()))
+    done = next(view.done[0] for view in pool.log.views.values() if view.done)
+    assert (done.decision_id, done.completion_tokens) == ("d-1", 4)

@@ -40,6 +40,18 @@ class LoadBookMachine(RuleBasedStateMachine):
         )
         assert len(self.book) == before + taken
 
+    @rule(life=LIVES, name=IDS, prefill=TOKENS, decode=TOKENS, writer=st.booleans())
+    def move(self, life: Incarnation, name: str, prefill: int, decode: int, writer: bool) -> None:
+        before = len(self.book)
+        moved = [
+            self.book.move(
+                life, name, prefill_tokens=prefill, decode_tokens=decode, has_writer=writer
+            )
+            for _ in range(2)
+        ]
+        assert not moved[1]
+        assert len(self.book) == before
+
     @rule(name=IDS)
     def headers(self, name: str) -> None:
         self.book.response_headers(name, self.now)

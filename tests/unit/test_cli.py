@@ -64,6 +64,9 @@ def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> Non
         (["serve", "--endpoints-file", "no-such-file"], "no-such-file"),
         (["serve", "--endpoints-file", "x", "--grpc-port", "99999"], "--grpc-port"),
         (["serve", "--endpoints-file", "x", "--store", "redis"], "--redis-url"),
+        (["serve", "--pool-name", "x"], "--endpoints-file is missing"),
+        (["serve", "--endpoints-file", "x", "-config-file=y"], "not read yet"),
+        (["serve", "--endpoints-file", "x", "--zap-encoder", "xml"], "--zap-encoder"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--engine-url", "ftp://x"], "engine_url"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--state-token-file", "gone"], "gone"),
         (["local", "engine", "--block-tokens", "0"], "block_tokens must be 1 to 4096"),
@@ -89,6 +92,11 @@ def test_a_fault_of_the_user_is_one_line_and_exit_code_2(
 def test_unknown_words_are_refused_with_the_known_ones(epp: Epp) -> None:
     assert "memory" in epp("serve", "--endpoints-file", "x", "--store", "disk", code=2).stderr
     assert "No such command" in epp("sreve", code=2).stderr
+    assert "--grpc-port" in epp("serve", "--grpc-prot", "1", code=2).stderr
+
+
+def test_help_may_be_asked_for_as_in_go(epp: Epp) -> None:
+    assert "--endpoints-file" in epp("serve", "-h").stdout
 
 
 def test_a_password_of_redis_need_not_be_on_the_command_line(epp: Epp) -> None:

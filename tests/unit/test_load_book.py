@@ -272,3 +272,45 @@ def test_absurd_sizes_are_clamped() -> None:
     load = book.load(LIFE, 0.0)
     assert 0 < load.reserved_prefill_tokens <= 2**31
     assert 0 < load.reserved_decode_blocks <= 2**31
+
+
+OTHER = Incarnation(EndpointId(PoolId("p"), "other", 8000), 1_000)
+
+
+def move(book: LoadBook, to: Incarnation = OTHER) -> bool:
+    return book.move(to, "r", prefill_tokens=700, decode_tokens=160, has_writer=True)
+
+
+def test_a_request_served_elsewhere_is_load_there_with_the_age_that_it_has() -> None:
+    book = LoadBook()
+    reserve(book, now=0.0)
+    assert move(book)
+    assert book.sums() == {OTHER: Sums(1, 1, 700, 10)}
+    assert not move(book)
+    for number in range(20):
+        reserve(book, f"s{number}", life=LIFE, now=0.0)
+        book.finish(f"s{number}", 9.0)
+    book.finish("r", 9.0)
+    assert book.p99_duration_s == 9.0
+    assert not move(book)
+
+
+def test_a_request_whose_answer_had_begun_moves_without_its_prefill() -> None:
+    book = LoadBook()
+    reserve(book)
+    book.first_token("r", 0.5)
+    assert move(book)
+    assert book.sums() == {OTHER: Sums(1, 0, 0, 10)}
+    book.report(OTHER, LoadReport(), 1.0)
+    assert book.sums() == {OTHER: Sums(1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("writer", [True, False])
+def test_a_request_whose_stream_has_ended_stays(writer: bool) -> None:
+    book = LoadBook()
+    book.writer_seen(LIFE)
+    reserve(book, writer=writer)
+    book.response_headers("r", 0.1)
+    book.leave("r", 0.2)
+    assert not move(book)
+    assert set(book.sums()) == {LIFE}
