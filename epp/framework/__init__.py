@@ -12,6 +12,7 @@ from .plugins import (
     Picker,
     Scorer,
     Watcher,
+    parameters,
 )
 from .types import (
     NO_MATCH,
@@ -61,4 +62,5 @@ __all__ = [
     "Source",
     "Speeds",
     "Watcher",
+    "parameters",
 ]

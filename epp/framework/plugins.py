@@ -2,6 +2,7 @@
 
 The constructor is the parameter schema: keyword-only, with types and defaults; the YAML may spell a
 name as `maxValue` or `max_value`. A value out of range is a `ValueError` that says what is allowed.
+Parameters within a parameter are a class of their own, marked with `parameters`.
 
 All calls are synchronous, on the request path, on one event loop: a plugin must not await, block
 or do I/O. The clock comes with the request (`Request.at`), chance as an argument. Candidates come
@@ -10,10 +11,36 @@ in an arbitrary order that no result may depend on.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-from .candidates import Candidates
+from .candidates import Candidates, Column, Mask
 from .types import Decision, Endpoint, EndpointId, Request
+
+
+T = TypeVar("T")
+
+
+def yaml_name(name: str) -> str:
+    """A parameter as the reference's YAML spells it: `maxNumOfEndpoints`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def parameters(group: type[T]) -> type[T]:
+    """Make a class a group of parameters within a parameter: `algorithm: {type: …}`.
+
+    It becomes a frozen dataclass whose fields follow the rules of a plugin's own parameters.
+    """
+    made = dataclass(frozen=True, slots=True, kw_only=True)(group)
+    reading = {
+        "extra": "forbid",
+        "alias_generator": yaml_name,
+        "validate_by_name": True,
+        "validate_by_alias": True,
+    }
+    made.__pydantic_config__ = reading  # type: ignore[attr-defined]
+    return made
 
 
 class Chance(Protocol):
@@ -30,13 +57,16 @@ class Scorer(Protocol):
     ignorance.
     """
 
-    def score(self, request: Request, candidates: Candidates, /) -> Sequence[float]: ...
+    def score(self, request: Request, candidates: Candidates, /) -> Sequence[float] | Column: ...
 
 
 class Filter(Protocol):
-    """Say of every candidate whether it stays, in the order given."""
+    """Say of every candidate whether it stays, in the order given.
 
-    def keep(self, request: Request, candidates: Candidates, /) -> Sequence[bool]: ...
+    A scorer that keeps as well is a filter too, at its place in the profile.
+    """
+
+    def keep(self, request: Request, candidates: Candidates, /) -> Sequence[bool] | Mask: ...
 
 
 class Picker(Protocol):

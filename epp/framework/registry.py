@@ -15,11 +15,15 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from epp.errors import PluginError
 
-from .plugins import PRODUCED, Scorer
+from .plugins import PRODUCED, Scorer, yaml_name
+
+
+_SAID = {"unexpected_keyword_argument": "there is no such parameter"}
+"""Sentences in place of pydantic's."""
 
 
 class Kind(StrEnum):
@@ -62,8 +66,7 @@ class Parameter:
     @property
     def yaml_name(self) -> str:
         """As the reference's YAML spells it: `maxNumOfEndpoints`."""
-        head, *rest = self.name.split("_")
-        return head + "".join(part.capitalize() for part in rest)
+        return yaml_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ class PluginType:
     @property
     def produces(self) -> frozenset[str]:
         return self._data("produces")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it filters: filters do, and scorers may."""
+        return hasattr(self.factory, "keep")
 
     @property
     def summary(self) -> str:
@@ -146,14 +154,13 @@ class PluginType:
 
     def _typed(self, parameter: Parameter, name: str, value: Any, where: str) -> Any:
         try:
-            adapter = TypeAdapter[Any](parameter.annotation, config=ConfigDict(strict=False))
-            return adapter.validate_python(value)
+            return TypeAdapter[Any](parameter.annotation).validate_python(value)
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join(map(str, (name, *first["loc"])))
-            message = first["msg"].removeprefix("Value error, ")
+            message = _SAID.get(first["type"]) or first["msg"].removeprefix("Value error, ")
             what = f"{self.kind} {self.name!r}: {path}: {message[:1].lower()}{message[1:]}"
-            raise PluginError(where, f"{what}, got {value!r}"[:500]) from error
+            raise PluginError(where, f"{what}, got {first['input']!r}"[:500]) from error
 
     def _unknown(self, name: str) -> str:
         known = [parameter.yaml_name for parameter in self.parameters]

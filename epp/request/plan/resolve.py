@@ -159,7 +159,7 @@ class _Resolver:
             raise self._file.fault(path, f"profile {name!r} has several pickers: {both}")
         return ProfilePlan(
             name=name,
-            filters=tuple(use for use, _ in parts if use.type.kind is Kind.FILTER),
+            filters=tuple(use for use, _ in parts if use.type.keeps),
             scorers=tuple(part for part in parts if part[0].type.kind is Kind.SCORER),
             picker=pickers[0] if pickers else _added(DEFAULT_PICKER),
         )
