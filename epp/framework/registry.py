@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from math import isfinite
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from epp.errors import PluginError
 
 from .plugins import PRODUCED, Scorer, yaml_name
-
 
 _SAID = {"unexpected_keyword_argument": "there is no such parameter"}
 """Sentences in place of pydantic's."""
@@ -122,8 +122,8 @@ class PluginType:
         arguments = self._arguments(parameters, where)
         try:
             return self.factory(**arguments)
-        except (TypeError, ValueError) as error:
-            raise PluginError(where, f"{self.kind} {self.name!r}: {error}") from error
+        except Exception as error:  # whatever a stranger's constructor makes of odd values
+            raise PluginError(where, *self._refused(str(error), parameters)) from error
 
     def _data(self, attribute: str) -> frozenset[str]:
         names = frozenset(getattr(self.factory, attribute, ()))
@@ -137,12 +137,15 @@ class PluginType:
         known = {parameter.name: parameter for parameter in self.parameters}
         arguments: dict[str, Any] = {}
         for name, value in parameters.items():
+            if not _finite(value):
+                what = f"{self.kind} {self.name!r}: {name} must be finite, got {value!r}"
+                raise PluginError(where, what[:500], (name,))
             argument = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
             if argument not in known:
-                raise PluginError(where, self._unknown(name))
+                raise PluginError(where, self._unknown(name), (name,))
             if argument in arguments:
                 raise PluginError(
-                    where, f"{self.kind} {self.name!r}: parameter {name!r} is given twice"
+                    where, f"{self.kind} {self.name!r}: parameter {name!r} is given twice", (name,)
                 )
             arguments[argument] = self._typed(known[argument], name, value, where)
         missing = [
@@ -160,13 +163,33 @@ class PluginType:
             path = ".".join(map(str, (name, *first["loc"])))
             message = _SAID.get(first["type"]) or first["msg"].removeprefix("Value error, ")
             what = f"{self.kind} {self.name!r}: {path}: {message[:1].lower()}{message[1:]}"
-            raise PluginError(where, f"{what}, got {first['input']!r}"[:500]) from error
+            place = (name, *first["loc"])
+            raise PluginError(where, f"{what}, got {first['input']!r}"[:500], place) from error
+
+    def _refused(
+        self, sentence: str, parameters: Mapping[str, Any]
+    ) -> tuple[str, tuple[str, ...]]:
+        """The constructor's own sentence with the value, and the parameter it begins with."""
+        word = sentence.partition(" ")[0].strip(":,'\"")
+        given = [name for name in parameters if word in {name, yaml_name(name)}]
+        value = "".join(f", got {parameters[name]!r}"[:80] for name in given)
+        shown = sentence if ", got " in sentence else f"{sentence}{value}"
+        return f"{self.kind} {self.name!r}: {shown}", tuple(given)
 
     def _unknown(self, name: str) -> str:
         known = [parameter.yaml_name for parameter in self.parameters]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
         return f"{self.kind} {self.name!r} has no parameter {name!r}; {hint}"
+
+
+def _finite(value: Any) -> bool:
+    """Whether no number in it is infinite or none at all (fault B09)."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    return not isinstance(value, list) or all(map(_finite, value))
 
 
 def types(kind: Kind) -> dict[str, PluginType]:
