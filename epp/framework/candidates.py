@@ -12,10 +12,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .types import Endpoint, Source
+from .types import Endpoint, EndpointId, Source
 
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+_NO_ROWS: Rows = np.empty(0, np.intp)
 
 
 def _number(value: float | None) -> float:
@@ -38,28 +40,39 @@ COLUMNS: Mapping[str, Callable[[Endpoint], float]] = {
     "matched_tokens": lambda one: float(one.match.tokens),
     "credited_tokens": lambda one: max(0.0, one.match.credited_tokens),
     "precise": lambda one: float(one.match.source is Source.PRECISE),
+    "serves_decode": lambda one: float(one.role.serves_decode),
+    "serves_prefill": lambda one: float(one.role.serves_prefill),
+    "serves_encode": lambda one: float(one.role.serves_encode),
 }
 """Every column by its name: how it follows from an endpoint. Fields of `Load`, `Speeds` and `Match`
-under their own names; `precise` is 1 where the match comes from the engine's own events."""
+under their own names; `precise` is 1 where the match comes from the engine's own events, `serves_…`
+is 1 where the role says so."""
 
 
 class Candidates(Sequence[Endpoint]):
     """See the module. Immutable; `take` gives a part of it."""
 
-    __slots__ = ("_at", "_built", "_columns", "_size")
+    __slots__ = ("_at", "_built", "_columns", "_ids", "_labels", "_rows", "_size", "_whole")
 
     def __init__(
         self,
         size: int,
         at: Callable[[int], Endpoint],
         columns: Mapping[str, Column] | None = None,
+        *,
+        ids: Sequence[EndpointId] | None = None,
+        labels: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
-        """`at` builds the endpoint of a row. `columns` may hold any of `COLUMNS`; a missing one is
-        made from the endpoints when it is first read."""
+        """`at` builds the endpoint of a row. `columns` may hold any of `COLUMNS`; what is missing
+        is made from the endpoints when it is first read."""
         self._size = size
         self._at = at
         self._columns = dict(columns or {})
+        self._ids = ids
+        self._labels = labels
         self._built: dict[int, Endpoint] = {}
+        self._whole: Candidates | None = None
+        self._rows = _NO_ROWS
 
     @classmethod
     def of(cls, endpoints: Sequence[Endpoint]) -> "Candidates":
@@ -89,27 +102,70 @@ class Candidates(Sequence[Endpoint]):
     def __iter__(self) -> Iterator[Endpoint]:
         return (self[row] for row in range(self._size))
 
+    @property
+    def ids(self) -> Sequence[EndpointId]:
+        """Of every candidate; no endpoint is built for it where the maker of these gave them."""
+        if self._ids is None:
+            if self._whole is None:
+                self._ids = [one.id for one in self]
+            else:
+                known = self._whole.ids
+                self._ids = [known[row] for row in self._rows]
+        return self._ids
+
+    @property
+    def labels(self) -> Sequence[Mapping[str, str]]:
+        """Of every candidate, likewise."""
+        if self._labels is None:
+            if self._whole is None:
+                self._labels = [one.labels for one in self]
+            else:
+                known = self._whole.labels
+                self._labels = [known[row] for row in self._rows]
+        return self._labels
+
     def column(self, name: str) -> Column:
         """One number of every candidate. Raises KeyError for a name that is not in `COLUMNS`."""
         column = self._columns.get(name)
         if column is None:
             reads = COLUMNS[name]
-            column = np.fromiter((reads(one) for one in self), np.float64, self._size)
+            if self._whole is None:
+                column = np.fromiter((reads(one) for one in self), np.float64, self._size)
+            else:
+                column = self._whole.column(name)[self._rows]
             column.flags.writeable = False
             self._columns[name] = column
         return column
 
-    def take(self, rows: Sequence[int]) -> "Candidates":
+    def queues(self) -> Column:
+        """Requests ahead of a new one: the engine's count or ours, whichever is larger.
+
+        NaN for an engine whose count is not known, beside one whose count is; where no engine's is
+        known, our own count alone.
+        """
+        waiting, ours = self.column("waiting"), self.column("reserved_pending")
+        if not self._size or np.isnan(np.fmin.reduce(waiting)):
+            return ours
+        return np.maximum(waiting, ours)
+
+    def answering(self) -> Column:
+        """Requests that are being answered: the engine's count or ours; unknown as in `queues`."""
+        running = self.column("running")
+        ours = self.column("reserved_requests") - self.column("reserved_pending")
+        if not self._size or np.isnan(np.fmin.reduce(running)):
+            return np.maximum(ours, 0.0)
+        return np.maximum(running, ours)
+
+    def take(self, rows: Sequence[int] | Rows) -> "Candidates":
         """The candidates of these rows, in this order."""
         if isinstance(rows, range) and rows == range(self._size):
             return self
-        picked = np.fromiter(rows, np.intp, len(rows))
-        columns = {name: column[picked] for name, column in self._columns.items()}
-        for column in columns.values():
-            column.flags.writeable = False
-        return Candidates(len(rows), lambda row: self[int(picked[row])], columns)
+        picked = np.asarray(rows, np.intp)
+        part = Candidates(len(picked), lambda row: self[int(picked[row])])
+        part._whole, part._rows = self, picked
+        return part
 
     def keep(self, mask: Sequence[bool] | Mask) -> "Candidates":
         """Those where the mask is true; the same object where it is true throughout."""
         rows = np.flatnonzero(np.asarray(mask, dtype=np.bool_))
-        return self if len(rows) == self._size else self.take(rows.tolist())
+        return self if len(rows) == self._size else self.take(rows)

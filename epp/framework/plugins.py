@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 from .candidates import Candidates, Column, Mask
 from .types import Decision, Endpoint, EndpointId, Request
 
-
 T = TypeVar("T")
 
 

@@ -166,9 +166,7 @@ class PluginType:
             place = (name, *first["loc"])
             raise PluginError(where, f"{what}, got {first['input']!r}"[:500], place) from error
 
-    def _refused(
-        self, sentence: str, parameters: Mapping[str, Any]
-    ) -> tuple[str, tuple[str, ...]]:
+    def _refused(self, sentence: str, parameters: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         """The constructor's own sentence with the value, and the parameter it begins with."""
         word = sentence.partition(" ")[0].strip(":,'\"")
         given = [name for name in parameters if word in {name, yaml_name(name)}]

@@ -51,22 +51,27 @@ class Role(StrEnum):
     """May be the destination of a request, split or whole."""
     serves_prefill: bool
     """May compute the prompt of a request that another endpoint decodes."""
+    serves_encode: bool
+    """May compute the media of a request for another endpoint."""
 
-    def __new__(cls, label: str, decode: bool = False, prefill: bool = False) -> Self:
+    def __new__(
+        cls, label: str, decode: bool = False, prefill: bool = False, encode: bool = False
+    ) -> Self:
         role = str.__new__(cls, label)
         role._value_ = label
         role.serves_decode = decode
         role.serves_prefill = prefill
+        role.serves_encode = encode
         return role
 
     UNLABELLED = ("", True, False)
     """No label: whole requests, and never a part that others rely on."""
     DECODE = ("decode", True, False)
     PREFILL = ("prefill", False, True)
-    ENCODE = ("encode", False, False)
+    ENCODE = ("encode", False, False, True)
     PREFILL_DECODE = ("prefill-decode", True, True)
-    ENCODE_PREFILL = ("encode-prefill", False, True)
-    ENCODE_PREFILL_DECODE = ("encode-prefill-decode", True, True)
+    ENCODE_PREFILL = ("encode-prefill", False, True, True)
+    ENCODE_PREFILL_DECODE = ("encode-prefill-decode", True, True, True)
     BOTH = ("both", True, True)
     """The older name of prefill-decode."""
 

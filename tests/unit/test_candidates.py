@@ -1,5 +1,7 @@
 """Candidates as a sequence and as columns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,44 @@ def test_columns_are_read_only_and_known_by_name() -> None:
     with pytest.raises(IndexError):
         found[5]
     assert Candidates.of(found) is found
+
+
+def test_names_and_labels_are_read_without_building_endpoints() -> None:
+    built: list[int] = []
+
+    def at(row: int) -> Endpoint:
+        built.append(row)
+        return POOL[row]
+
+    ids, labels = [one.id for one in POOL], [{"n": str(number)} for number in range(5)]
+    part = Candidates(5, at, {"waiting": np.arange(5.0)}, ids=ids, labels=labels).take([3, 1])
+    assert list(part.ids) == [POOL[3].id, POOL[1].id]
+    assert [each["n"] for each in part.labels] == ["3", "1"]
+    assert part.column("waiting").tolist() == [3, 1]
+    assert built == []
+    assert list(part.take([1]).ids) == [POOL[1].id]
+    made = Candidates.of(POOL).take([2])
+    assert (list(made.ids), list(made.labels)) == ([POOL[2].id], [{}])
+
+
+def _loads(*loads: Load) -> Candidates:
+    return Candidates.of([replace(POOL[0], load=load) for load in loads])
+
+
+def test_the_larger_of_the_engines_count_and_ours_stands_and_unknown_stays_unknown() -> None:
+    mixed = _loads(
+        Load(waiting=3, reserved_pending=5, reserved_requests=9, running=2),
+        Load(waiting=3, reserved_pending=1, reserved_requests=2, running=7),
+        Load(reserved_pending=8, reserved_requests=8),
+    )
+    assert mixed.queues().tolist()[:2] == [5, 3]
+    assert mixed.answering().tolist()[:2] == [4, 7]
+    assert np.isnan(mixed.queues()[2])
+    assert np.isnan(mixed.answering()[2])
+
+
+def test_where_no_engine_says_anything_our_own_counts_stand_alone() -> None:
+    ours = _loads(Load(reserved_pending=4, reserved_requests=6), Load(), Load(reserved_pending=1))
+    assert ours.queues().tolist() == [4, 0, 1]
+    assert ours.answering().tolist() == [2, 0, 0]
+    assert len(Candidates.of([]).queues()) == len(Candidates.of([]).answering()) == 0
