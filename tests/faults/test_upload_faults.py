@@ -222,7 +222,7 @@ async def test_G16_a_framed_body_of_any_claimed_length_is_passed_on_as_it_is() -
 
 
 async def test_G16_a_stream_cut_between_two_messages_leaves_nothing() -> None:
-    """Protected by `closed` in `ExtProcServer._converse`; red when the bytes stay counted."""
+    """Protected by `BodyIntake.release`; red when the bytes stay counted."""
     director = ScriptedDirector(_to)
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         for mode in (pb.FULL_DUPLEX_STREAMED, pb.BUFFERED):
