@@ -300,8 +300,8 @@ async def _ext_proc(
     picker: Picker, director: PickDirector, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[transport.ExtProcServer]:
     """The gateways' port. Raises ConfigError for a certificate that cannot work."""
-    settings = picker.settings
-    credentials = None
+    settings, metrics = picker.settings, picker.metrics
+    credentials, certificate = None, None
     if settings.secure_serving and settings.cert_path and settings.enable_cert_reload:
         certificate = Certificate(settings.cert_path)
         credentials = certificate.credentials()
@@ -320,9 +320,10 @@ async def _ext_proc(
             max_send_bytes=settings.grpc_max_send_msg_size,
         ),
         handlers=[picker.health.handler()],
+        on_end=metrics.time_streams() if settings.enable_grpc_stream_metrics else None,
     )
     async with serving as shell:
-        picker.metrics.sources = replace(picker.metrics.sources, streams=shell.counts)
+        metrics.sources = replace(metrics.sources, streams=shell.counts, certificate=certificate)
         yield shell
 
 

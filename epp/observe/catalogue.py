@@ -35,6 +35,7 @@ objectives, which nobody defines yet: all are 0."""
 
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _PROCESSING = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_STREAM = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800, 3600)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 ANSWERS = tuple(
@@ -112,6 +113,19 @@ FAMILIES = (
         _C,
         ("code",),
         "Streams that ended, by gRPC status: OK, or why we aborted.",
+    ),
+    Family(
+        "llm_d_epp_extproc_stream_duration_seconds",
+        _H,
+        (),
+        "How long streams were open; only with --enable-grpc-stream-metrics.",
+        _STREAM,
+    ),
+    Family(
+        "epp_certificate_changes_total",
+        _C,
+        ("result",),
+        "Changes of the certificate's files, taken or refused; only with --enable-cert-reload.",
     ),
     Family(
         "llm_d_epp_disagg_decision_total",

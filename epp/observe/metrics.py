@@ -6,7 +6,7 @@ thread, so that a scrape neither races with the state path nor holds up requests
 """
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +66,13 @@ class ModeNumbers(Protocol):
     def modes(self) -> tuple[str, ...]: ...
 
 
+class CertificateNumbers(Protocol):
+    """What became of changed files; see `epp.request.transport.certificate`."""
+
+    taken: int
+    refused: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
@@ -75,6 +82,7 @@ class Sources:
     tokens: TokenNumbers | None = None
     offload: OffloadNumbers | None = None
     switch: ModeNumbers | None = None
+    certificate: CertificateNumbers | None = None
 
 
 _DISAGG = "disagg-profile-handler"
@@ -170,6 +178,10 @@ class Metrics(Collector):
             child = self._children[key] = counter.labels(*labels)
         return child
 
+    def time_streams(self) -> Callable[[float], None]:
+        """Begin to expose how long streams were open; gives what is told the seconds of each."""
+        return _histogram("llm_d_epp_extproc_stream_duration_seconds", self.registry).observe
+
     # Read by a scrape
 
     def refresh(self, now: float) -> None:
@@ -198,6 +210,9 @@ class Metrics(Collector):
         if sources.offload is not None:
             yield _family("epp_offload_pending", [((), sources.offload.pending)])
             yield _family("epp_offload_refused_total", [((), sources.offload.refused)])
+        if sources.certificate is not None:
+            changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
+            yield _family("epp_certificate_changes_total", _tally(changes))
         if sources.switch is not None:
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]

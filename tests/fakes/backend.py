@@ -66,7 +66,7 @@ async def backend(name: str) -> AsyncIterator[Backend]:
     fake = Backend(name)
     app = web.Application(client_max_size=2**30)
     app.router.add_route("*", "/{tail:.*}", fake.answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -122,7 +122,10 @@ async def test_G13_slow_uploads_end_by_a_408_and_hinder_nobody(tmp_path: Path) -
     ):
 
         async def slow(number: int) -> bytes:
-            async with _slow(here.gateway.port, 0.25 * (number % 2)) as reader:
+            async with (
+                asyncio.timeout(scaled(20)),
+                _slow(here.gateway.port, 0.25 * (number % 2)) as reader,
+            ):
                 return await reader.readuntil(b"}}")
 
         async def usual() -> float:
@@ -139,7 +142,7 @@ async def test_G13_slow_uploads_end_by_a_408_and_hinder_nobody(tmp_path: Path) -
             assert here.picker.counts.live >= 250, "the slow ones were gone before the others"
         answers = [upload.result() for upload in uploads]
         assert Counter(answer.split()[1] for answer in answers) == {b"408": 500}
-        assert all(b"RequestTimeout" in answer or b"in time" in answer for answer in answers)
+        assert all(b"RequestTimeout" in answer for answer in answers)
         assert took[-1] < scaled(0.5), took
         # Nothing was decided for them, so nothing was ever reserved.
         assert {arrival.body for arrival in here.director.arrivals} == {b"usual"}
@@ -219,7 +222,7 @@ async def test_G16_a_framed_body_of_any_claimed_length_is_passed_on_as_it_is() -
 
 
 async def test_G16_a_stream_cut_between_two_messages_leaves_nothing() -> None:
-    """Protected by `closed` in `ExtProcServer._converse`; red when the bytes stay counted."""
+    """Protected by `BodyIntake.release`; red when the bytes stay counted."""
     director = ScriptedDirector(_to)
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         for mode in (pb.FULL_DUPLEX_STREAMED, pb.BUFFERED):

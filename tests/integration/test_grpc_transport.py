@@ -275,3 +275,102 @@ async def test_other_services_live_on_the_same_port() -> None:
         request = health_pb2.HealthCheckRequest(service=protocol.EXT_PROC_SERVICE)
         answer = health_pb2.HealthCheckResponse.FromString(await check(request.SerializeToString()))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_each_stream_tells_how_long_it_lasted() -> None:
+    lasted: list[float] = []
+    async with (
+        serve(ScriptedDirector(_to), host="127.0.0.1", port=0, on_end=lasted.append) as server,
+        channel(server.port) as to,
+    ):
+        stream = call(to)
+        await stream.send(GET)
+        await stream.replies(1)
+        await asyncio.sleep(0.05)
+        assert lasted == []
+        stream.cancel()
+        await until(lambda: lasted)
+    assert lasted[0] >= 0.05
+
+
+async def test_a_port_that_is_full_still_answers_health_checks() -> None:
+    limits = TransportLimits(max_streams=1)
+    health = Health(ready=True)
+    async with (
+        serve(
+            ScriptedDirector(_to),
+            host="127.0.0.1",
+            port=0,
+            limits=limits,
+            handlers=[health.handler()],
+        ) as server,
+        channel(server.port) as to,
+    ):
+        stream = call(to)
+        await stream.send(GET)
+        await stream.replies(1)
+        assert await call(to).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert server.counts.aborted == {"RESOURCE_EXHAUSTED": 1}
+        check = to.unary_unary("/grpc.health.v1.Health/Check")
+        answer = health_pb2.HealthCheckResponse.FromString(await check(b""))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("limits", "passes"),
+    [
+        (TransportLimits(max_recv_bytes=100_000), False),
+        (TransportLimits(max_send_bytes=100_000), True),
+        (TransportLimits(max_send_bytes=50_000), False),
+    ],
+)
+async def test_sizes_of_messages_are_bounded_as_asked(
+    limits: TransportLimits, passes: bool
+) -> None:
+    """A body of 200 KB comes as one message, and goes in pieces of 62 KB."""
+    async with (
+        serve(ScriptedDirector(_to), host="127.0.0.1", port=0, limits=limits) as server,
+        channel(server.port) as to,
+    ):
+        stream = call(to)
+        await stream.send(envoy.request_headers(), envoy.request_body(b"x" * 200_000, end=True))
+        if passes:
+            assert len(await stream.replies(5)) == 5
+        else:
+            with pytest.raises(grpc.RpcError) as caught:
+                await stream.replies(5)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        stream.cancel()
+        await until(lambda: server.counts.live == 0)
+        assert server.budget.used == 0
+
+
+async def test_what_still_comes_is_served_until_nothing_comes() -> None:
+    async with (
+        serve(ScriptedDirector(_to), host="127.0.0.1", port=0) as server,
+        channel(server.port) as to,
+    ):
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await server.quiet(0.3, 10)
+        assert loop.time() - begun < scaled(0.2), "nobody ever came"
+
+        async def come(times: int) -> None:
+            for _ in range(times):
+                stream = call(to)
+                await stream.send(GET)
+                assert envoy.kinds(await stream.replies(1)) == ["request_headers"]
+                stream.cancel()
+                await asyncio.sleep(0.05)
+
+        await come(1)
+        async with asyncio.TaskGroup() as tasks:
+            coming = tasks.create_task(come(10))
+            await server.quiet(scaled(0.3), 10)
+            assert coming.done()
+        begun = loop.time()
+        async with asyncio.TaskGroup() as tasks:
+            coming = tasks.create_task(come(20))
+            await server.quiet(scaled(0.3), 0.3)
+            assert not coming.done()
+            assert loop.time() - begun < scaled(0.9)

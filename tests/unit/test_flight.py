@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from epp._pb import extproc_pb2 as pb
 from epp.bodies.usage import Usage
 from epp.observe.metrics import Metrics
 from epp.request.director import PickSettings
 from epp.request.exchange import Route
 from epp.request.schedule import MAX_ROWS
+from tests.fakes import extproc_messages as envoy
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched
 
@@ -133,3 +136,24 @@ async def test_scores_are_absent_where_nobody_asked_or_nothing_was_scored() -> N
         assert (await desk.route(ask(TOKENS))).scores == ()
         desk.switch.switch("load-only")
         assert len((await desk.route(ask(TOKENS))).scores) == 2
+
+
+@pytest.mark.parametrize("mode", [pb.NONE, pb.FULL_DUPLEX_STREAMED])
+async def test_the_gateways_mode_says_whether_answers_are_measured(mode: int) -> None:
+    async with watched() as (desk, metrics, _):
+        stream = envoy.a_stream()
+        stream.receive(envoy.request_headers(response_mode=mode))
+        body = msgspec.json.encode(ask(TOKENS))
+        arrival = envoy.arrival_in(stream.receive(envoy.request_body(body, end=True)))
+        stream.decided(await desk.director.decide(arrival))
+        stream.receive(envoy.response_headers(more=[("content-type", "Text/Event-Stream")]))
+        if mode == pb.FULL_DUPLEX_STREAMED:
+            usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":10}}'
+            for event in (b"data: {}\n\n", usage + b"\n\ndata: [DONE]\n\n"):
+                stream.receive(envoy.response_body(event))
+            stream.receive(envoy.response_body(end=True))
+        stream.closed()
+        found = samples(desk, metrics)
+    assert ("request_running" in found) == (mode != pb.NONE)
+    assert found.get("request_input_tokens_sum") == (7 if mode else None)
+    assert found.get("request_streaming_itl_seconds_count") == (1 if mode else None)

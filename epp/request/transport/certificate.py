@@ -29,7 +29,7 @@ class Certificate:
     """`tls.crt` and `tls.key` of a directory. Raises ConfigError if they cannot work at first."""
 
     directory: Path
-    reloads: int = field(default=0, init=False)
+    taken: int = field(default=0, init=False)
     """Changes that were taken."""
     refused: int = field(default=0, init=False)
     """Changes that kept the old certificate."""
@@ -76,7 +76,7 @@ class Certificate:
         except ConfigError as error:
             self.refused += 1
             return error
-        self.reloads += 1
+        self.taken += 1
         return None
 
     def _signature(self) -> tuple[object, ...]:

@@ -42,7 +42,7 @@ async def serve(
     limits: TransportLimits | None = None,
     handlers: Sequence[grpc.GenericRpcHandler] = (),
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-    on_end: Callable[[float], None] = lambda _: None,
+    on_end: Callable[[float], None] | None = None,
 ) -> AsyncIterator["ExtProcServer"]:
     """Serve ext_proc, and `handlers` beside it, while the context is open.
 
@@ -75,7 +75,7 @@ class ExtProcServer:
         director: Director,
         limits: TransportLimits,
         new_id: Callable[[], str],
-        on_end: Callable[[float], None],
+        on_end: Callable[[float], None] | None,
     ) -> None:
         self.counts = StreamCounts()
         self.budget = ByteBudget(limits.max_total_bytes)
@@ -161,7 +161,8 @@ class ExtProcServer:
         finally:
             self.counts.live -= 1
             self._ended.set()
-            self._on_end(asyncio.get_running_loop().time() - began)
+            if self._on_end is not None:
+                self._on_end(asyncio.get_running_loop().time() - began)
         if isinstance(ending, Abort):
             self.counts.abort(ending.code.name)
             await context.abort(grpc.StatusCode[ending.code.name], ending.message)
