@@ -5,6 +5,7 @@ what to do; all faults of a file are told at once, the first says where.
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -17,6 +18,11 @@ MAX_BYTES = 1 << 20
 _MAX_PARTS = 200_000
 _MAX_DEPTH = 32
 _MAX_TOLD = 5
+_MAX_QUOTED = 64
+_MERGE = "tag:yaml.org,2002:merge"
+_TIME = "tag:yaml.org,2002:timestamp"
+_INT = "tag:yaml.org,2002:int"
+_POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -53,22 +59,54 @@ class Located:
             return [self._build(item, (*path, number)) for number, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
             return dict(self._members(node, path))
+        assert isinstance(node, yaml.ScalarNode)
         try:
-            return self._scalars.construct_document(node)
+            return self._scalar(node)
         except (yaml.YAMLError, ValueError, OverflowError) as error:
-            raise self.fault(path, f"cannot be read as a value: {error}") from error
+            why = getattr(error, "problem", None) or error
+            raise self.fault(path, f"cannot be read as a value: {why}") from error
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        """As the reference's YAML reads it: dates and `1:30` are text, `1e3` is a number."""
+        if node.tag == _TIME or (node.tag == _INT and ":" in node.value):
+            return node.value
+        if not node.style and _POWER.fullmatch(node.value):
+            return float(node.value)
+        return self._scalars.construct_document(node)
 
     def _members(self, node: yaml.MappingNode, path: Location) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
+        merged: list[yaml.Node] = []
         for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                merged.append(value_node)
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(self._mark(key_node), "a name must be a plain word")
             key = str(key_node.value)
             if key in seen:
-                mark = key_node.start_mark
-                place = f"{self.where}:{mark.line + 1}:{mark.column + 1}"
-                raise ConfigError(place, f"{key!r} stands here a second time")
+                raise ConfigError(
+                    self._mark(key_node), f"{key[:_MAX_QUOTED]!r} stands here a second time"
+                )
             seen.add(key)
             self._places[*path, key] = key_node.start_mark
             yield key, self._build(value_node, (*path, key))
+        for key, value in self._merged(merged, path):
+            if key not in seen:
+                seen.add(key)
+                yield key, value
+
+    def _merged(self, nodes: list[yaml.Node], path: Location) -> Iterator[tuple[str, Any]]:
+        """What `<<` takes from other mappings, first come first served."""
+        for node in nodes:
+            parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+            for part in parts:
+                if not isinstance(part, yaml.MappingNode):
+                    raise ConfigError(self._mark(part), "`<<` takes a mapping")
+                yield from self._build(part, (*path, "<<")).items()
+
+    def _mark(self, node: yaml.Node) -> str:
+        return f"{self.where}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 
 def read(text: bytes, where: str, *, empty: str = "is empty") -> Located:
@@ -104,7 +142,9 @@ def _compose(text: bytes, where: str) -> yaml.Node | None:
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         raise ConfigError(place, f"is neither YAML nor JSON: {error.problem}") from error
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-        raise ConfigError(where, f"is neither YAML nor JSON: {type(error).__name__}") from error
+        line = text.count(b"\n", 0, getattr(error, "position", 0) or 0) + 1
+        what = f"is neither YAML nor JSON: {type(error).__name__}"
+        raise ConfigError(f"{where}:{line}:1", what) from error
 
 
 def _all_faults(error: ValidationError, model: type[BaseModel], located: Located) -> ConfigError:
@@ -125,14 +165,17 @@ def _sentence(fault: Any, model: type[BaseModel]) -> str:
             return f"{name!r} is missing"
         case _:
             message = str(fault["msg"]).removeprefix("Value error, ")
+            if fault["type"] == "model_type":
+                message = "must be a mapping"
             message = f"{name!r}: {message[:1].lower()}{message[1:]}"
             value = fault["input"]
-            plain = isinstance(value, (str, int, float, bool)) and len(str(value)) <= 64
+            plain = isinstance(value, (str, int, float, bool)) and len(str(value)) <= _MAX_QUOTED
             return f"{message}, got {value!r}" if plain else message
 
 
 def unknown(what: str, name: str, known: Mapping[str, object] | list[str]) -> str:
     """A sentence for a name that nobody knows, with the nearest one that somebody does."""
+    name = name[:_MAX_QUOTED]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"

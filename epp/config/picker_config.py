@@ -14,13 +14,22 @@
           - pluginRef: queue
 
 Fields and defaults are those of `apix/config/v1alpha1` of llm-d-router. This module knows the
-document's shape only; `plan.py` knows what its names may refer to.
+document's shape only; `epp.request.plan` knows what its names may refer to.
 """
 
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from . import located
@@ -37,8 +46,25 @@ def _weight(value: float) -> float:
     return value
 
 
+def _no_switch(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004 - pydantic wants it so
+    return value
+
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
-Weight = Annotated[float, Field(strict=False), AfterValidator(_weight)]
+OptionalName = Annotated[str, StringConstraints(max_length=253)]
+"""Empty, as some charts write it, is none."""
+Weight = Annotated[
+    float,
+    Field(strict=False),
+    BeforeValidator(_no_switch),
+    AfterValidator(_weight),
+    WithJsonSchema({"type": "number", "minimum": 0}),
+]
+_OLD: Any = {"deprecated": True}
+Duration = Annotated[Seconds, WithJsonSchema({"type": ["string", "number"]})]
+Bytes = Annotated[Size, WithJsonSchema({"type": ["string", "integer"]})]
 
 
 class _Part(BaseModel):
@@ -46,13 +72,22 @@ class _Part(BaseModel):
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=False, strict=True
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls_are_absent(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
 
 class PluginEntry(_Part):
     """One plugin with its parameters."""
 
     type: Name = Field(description="Name that the plugin is registered under.")
-    name: Name | None = Field(None, description="How others refer to it; default: its type.")
-    parameters: dict[str, Any] | None = Field(None, description="Parameters of that type.")
+    name: OptionalName = Field("", description="How others refer to it; default: its type.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="Parameters of that type."
+    )
 
     @property
     def reference(self) -> str:
@@ -83,27 +118,27 @@ class DataLayer(_Part):
     sources: list[SourceEntry] = Field(default_factory=list[SourceEntry], max_length=64)
     discovery: PluginRef | None = None
     peer_discovery: PluginRef | None = None
-    cross_replica_syncer_plugin_ref: Name | None = None
-    cross_replica_sync_interval: Seconds | None = None
+    cross_replica_syncer_plugin_ref: OptionalName = ""
+    cross_replica_sync_interval: Duration | None = None
 
 
 class PriorityBand(_Part):
     priority: int | None = None
-    max_bytes: Size | None = None
+    max_bytes: Bytes | None = None
     max_requests: int | None = Field(None, ge=0)
-    fairness_policy_ref: Name | None = None
-    ordering_policy_ref: Name | None = None
+    fairness_policy_ref: OptionalName = ""
+    ordering_policy_ref: OptionalName = ""
 
 
 class FlowControl(_Part):
-    max_bytes: Size | None = None
+    max_bytes: Bytes | None = None
     max_requests: int | None = Field(None, ge=0)
-    default_request_ttl: Seconds | None = Field(None, alias="defaultRequestTTL")
-    no_endpoint_request_ttl: Seconds | None = Field(None, alias="noEndpointRequestTTL")
+    default_request_ttl: Duration | None = Field(None, alias="defaultRequestTTL")
+    no_endpoint_request_ttl: Duration | None = Field(None, alias="noEndpointRequestTTL")
     default_priority_band: PriorityBand | None = None
     default_negative_priority_band: PriorityBand | None = None
     priority_bands: list[PriorityBand] = Field(default_factory=list[PriorityBand], max_length=64)
-    usage_limit_policy_plugin_ref: Name | None = None
+    usage_limit_policy_plugin_ref: OptionalName = ""
     saturation_detector: PluginRef | None = None
     enable_eviction: bool = False
 
@@ -126,8 +161,8 @@ class PickerConfig(_Part):
     data_layer: DataLayer | None = None
     flow_control: FlowControl | None = None
     request_handler: RequestHandler | None = None
-    saturation_detector: PluginRef | None = Field(None, deprecated=True)
-    parser: PluginRef | None = Field(None, deprecated=True)
+    saturation_detector: PluginRef | None = Field(None, json_schema_extra=_OLD)
+    parser: PluginRef | None = Field(None, json_schema_extra=_OLD)
 
 
 def parse(text: bytes, where: str) -> tuple[PickerConfig, Located]:

@@ -1,63 +1,40 @@
 """Names of the reference that are not plugins of ours: what they come to here, or what to use.
 
-Source of the names: llm-d-router 0.10, `pkg/epp/framework/plugins`, and its configuration loader.
+Source of the names: llm-d-router 0.10, `cmd/epp/runner` and `pkg/epp/framework/plugins`.
 """
-
-DEFAULT_CONFIG = b"""
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-  - type: decode-filter
-  - type: prefill-filter
-  - type: prefix-cache-scorer
-    parameters: {matchLengthWeight: 0.5, matchLengthScaleTokens: 4096}
-  - type: queue-scorer
-    parameters: {minRange: 8, maxRange: 8, runningWeight: 0.6}
-  - type: queue-scorer
-    name: prefill-queue-scorer
-    parameters: {minRange: 8, maxRange: 8}
-  - type: token-load-scorer
-    parameters: {queueThresholdTokens: 65536}
-  - type: decode-load-scorer
-  - type: kv-cache-utilization-scorer
-  - type: prefix-based-pd-decider
-    parameters: {nonCachedTokens: 512}
-  - type: disagg-profile-handler
-    parameters: {deciders: {prefill: prefix-based-pd-decider}}
-schedulingProfiles:
-  - name: decode
-    plugins:
-      - pluginRef: decode-filter
-      - {pluginRef: prefix-cache-scorer, weight: 2}
-      - {pluginRef: queue-scorer, weight: 3}
-      - {pluginRef: token-load-scorer, weight: 1}
-      - {pluginRef: decode-load-scorer, weight: 1}
-      - {pluginRef: kv-cache-utilization-scorer, weight: 1}
-  - name: prefill
-    plugins:
-      - pluginRef: prefill-filter
-      - {pluginRef: prefix-cache-scorer, weight: 2}
-      - {pluginRef: prefill-queue-scorer, weight: 3}
-      - {pluginRef: token-load-scorer, weight: 3}
-"""
-"""What runs where nobody configured anything."""
 
 PARSERS = frozenset({"openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"})
 """Families of parsers; `requestHandler.parsers` chooses among them."""
 
+NOTHING_TO_DO = {
+    "endpoint-notification-source": "every part follows the pool's members in any case",
+    "k8s-notification-source": "every part follows the pool's members in any case",
+    "topology-extractor": "labels of endpoints are read where they are needed",
+    "destination-endpoint-served-verifier": "--conformance does the same",
+}
+"""Types that may stand in a configuration and do nothing here, because it is done in any case."""
+
 DEPRECATED = {
-    "precise-prefix-cache-scorer": "use prefix-cache-scorer, with precise-prefix-cache-producer",
-    "by-label": "use label-selector-filter",
-    "by-label-selector": "use label-selector-filter",
-    "pd-profile-handler": "use disagg-profile-handler",
-    "tokenizer": "use token-producer",
+    "precise-prefix-cache-scorer": "prefix-cache-scorer, with precise-prefix-cache-producer",
+    "by-label": "label-selector-filter",
+    "by-label-selector": "label-selector-filter",
+    "pd-profile-handler": "disagg-profile-handler",
+    "disagg-headers-handler": "disagg-profile-handler",
+    "prefill-header-handler": "disagg-profile-handler",
+    "tokenizer": "token-producer",
 }
 """Older names that still work, and their successors."""
 
-_QUEUE = "flow control comes with a later version; until then nothing is queued by the picker"
+QUEUE = "flow control comes with a later version; until then nothing is queued by the picker"
 _PREDICTOR = "latency is estimated from observed speeds by cost-scorer, without a trained model"
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
-_DISCOVERY = "use --endpoints-file"
+_FILE = "use --endpoints-file, which reads the same file and follows it"
+_GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
+_BURST = "predictions are made when a request is routed, so that bursts of equal prompts spread"
+_SOURCE = "the picker names no source of KV outside of a split request"
+_PEERS = "replicas share what they know through --store redis"
+_REPORT = "the gateway's access log has the usage of answers; nothing is computed from it here"
+_OTHER_ENGINE = "such requests pass unread and are routed by load; leave the parser out"
 
 REFUSED = {
     "latency-scorer": _PREDICTOR,
@@ -68,25 +45,52 @@ REFUSED = {
     "multicluster-kv-cache-utilization-scorer": _MULTI,
     "multicluster-prefix-cache-scorer": _MULTI,
     "multicluster-session-affinity-filter": _MULTI,
-    "file-discovery": _DISCOVERY,
-    "utilization-detector": _QUEUE,
-    "concurrency-detector": _QUEUE,
-    "fcfs-ordering-policy": _QUEUE,
-    "edf-ordering-policy": _QUEUE,
-    "slo-deadline-ordering-policy": _QUEUE,
-    "global-strict-fairness-policy": _QUEUE,
-    "round-robin-fairness-policy": _QUEUE,
-    "program-aware-fairness": _QUEUE,
-    "static-usage-limit-policy": _QUEUE,
-    "priority-holdback-policy": _QUEUE,
-    "soft-reflective-ceiling-policy": _QUEUE,
-    "probabilistic-admitter": _QUEUE,
+    "multicluster-approx-prefix-cache-producer": _MULTI,
+    "multicluster-metrics-data-source": _MULTI,
+    "multicluster-metrics-extractor": _MULTI,
+    "multicluster-file-discovery": _MULTI,
+    "file-discovery": _FILE,
+    "dcgm-data-source": _GPU,
+    "dcgm-extractor": _GPU,
+    "burst-prefix-cache-producer": _BURST,
+    "p2p-source-producer": _SOURCE,
+    "local-syncer": _PEERS,
+    "request-attribute-reporter": _REPORT,
+    "agent-identity": "name the session's header in session-affinity-scorer",
+    "disaggregatedset-rollout-screener": "pair by a label with pair-label-filter",
+    "models-data-source": "--known-models says which models are served",
+    "models-data-extractor": "--known-models says which models are served",
+    "mm-embeddings-cache-scorer": "encoder caches of engines are not followed yet",
+    "mm-embeddings-cache-producer": "encoder caches of engines are not followed yet",
+    "sglanghttp-parser": _OTHER_ENGINE,
+    "vllmgrpc-parser": _OTHER_ENGINE,
+    "vertexai-parser": _OTHER_ENGINE,
+    "utilization-detector": QUEUE,
+    "concurrency-detector": QUEUE,
+    "fcfs-ordering-policy": QUEUE,
+    "edf-ordering-policy": QUEUE,
+    "slo-deadline-ordering-policy": QUEUE,
+    "global-strict-fairness-policy": QUEUE,
+    "round-robin-fairness-policy": QUEUE,
+    "program-aware-fairness": QUEUE,
+    "static-usage-limit-policy": QUEUE,
+    "priority-holdback-policy": QUEUE,
+    "soft-reflective-ceiling-policy": QUEUE,
+    "sheddable-eviction-filter": QUEUE,
+    "priority-then-time-eviction-order-policy": QUEUE,
+    "probabilistic-admitter": QUEUE,
 }
-"""Types of the reference that are not here, and what to use instead."""
+"""Types of the reference that are not here, and what to use instead. An installed plugin of the
+same name is used."""
 
-GATES = {"flowControl": _QUEUE, "haPopulateNonLeaderDatastore": ""}
-"""Feature gates: why each is not offered; empty where it means nothing here, since every replica
-follows the pool."""
+GATES = {"flowControl": QUEUE, "haPopulateNonLeaderDatastore": ""}
+"""Feature gates: why one may not be switched on; empty where the switch means nothing here, since
+every replica follows the pool."""
 
-SECTIONS = {"flowControl": _QUEUE, "saturationDetector": _QUEUE}
-"""Parts of the document that are not offered, and why."""
+DATA_LAYER = {
+    "discovery": "use --endpoints-file",
+    "peerDiscovery": _PEERS,
+    "crossReplicaSyncerPluginRef": _PEERS,
+    "crossReplicaSyncInterval": _PEERS,
+}
+"""Parts of `dataLayer` that are not offered, and what to use instead."""

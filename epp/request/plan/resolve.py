@@ -2,37 +2,36 @@
 
 Rules (llm-d-router, `pkg/epp/config/loader`): exactly one profile handler, which is
 `single-profile-handler` where there is one profile and none is named; a profile without a picker
-gets `max-score-picker`; no profiles at all means one, `default`, of every filter, scorer and picker
-in the order written; a name stands once; a reference names an entry. Ours: a weight belongs to a
-scorer; what is not here is refused with what to use instead, and nothing is substituted silently.
+gets the one that `plugins` has, else `max-score-picker`; no profiles at all means one, `default`,
+of every filter, scorer and picker in the order written; a name stands once; a reference names an
+entry. Ours: nothing is substituted silently, so that of several pickers a profile has to name its
+own, and what is not here is refused with what to use instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from epp.config.located import Located, Location, unknown
-from epp.config.picker_config import PickerConfig, PluginEntry, ProfileEntry, parse
+from epp.config.picker_config import API_VERSIONS, PickerConfig, PluginRef, ProfileEntry, parse
 from epp.errors import ConfigError
-from epp.framework import registry
-from epp.framework.registry import Kind, PluginType, Stability
+from epp.framework.registry import Kind
 
 from . import elsewhere
+from .data import flow
+from .default import DEFAULT_CONFIG
+from .entries import STABLE_ONLY, Entries, Options, added
 from .plan import Plan, ProfilePlan, Use
 
 DEFAULT_PICKER = "max-score-picker"
 SINGLE_HANDLER = "single-profile-handler"
+DEFAULT_PROFILE = "default"
 _IN_PROFILES = (Kind.FILTER, Kind.SCORER, Kind.PICKER)
+_ON = frozenset({"", "1", "t", "true"})
+_OFF = frozenset({"0", "f", "false"})
+
+Weighted = tuple[Use, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What flags say about configurations."""
-
-    allow_experimental: bool = False
-    """Alpha plugins may be used."""
-
-
-def resolve(text: bytes, where: str, options: Options = Options()) -> Plan:
+def resolve(text: bytes, where: str, options: Options = STABLE_ONLY) -> Plan:
     """The plan of a configuration's text. Raises ConfigError with `file:line:column`."""
     config, file = parse(text, where)
     return _Resolver(config, file, options).plan()
@@ -40,119 +39,71 @@ def resolve(text: bytes, where: str, options: Options = Options()) -> Plan:
 
 def default_plan() -> Plan:
     """What runs without a configuration."""
-    return resolve(elsewhere.DEFAULT_CONFIG, "default")
+    return resolve(DEFAULT_CONFIG, "default")
 
 
 class _Resolver:
     def __init__(self, config: PickerConfig, file: Located, options: Options) -> None:
         self._config = config
         self._file = file
-        self._options = options
-        self._uses: dict[str, Use] = {}
-        self._parsers: dict[str, str] = {}
-        self._used: set[str] = set()
-        self._notes: list[str] = []
+        self._entries = Entries(file, options)
 
     def plan(self) -> Plan:
-        self._refuse_what_is_not_here()
+        entries = self._entries
+        self._check_sections()
         for number, entry in enumerate(self._config.plugins):
-            self._enter(number, entry)
+            entries.enter(number, entry)
         profiles = self._profiles()
         handler = self._handler(profiles)
-        producers, consumers = self._data()
-        parsers = self._chosen_parsers()
-        self._note_idle()
+        producers, consumers = flow(self._config, entries)
+        parsers = self._parsers()
+        entries.note_unused()
         return Plan(
             source=self._file.where,
             profiles=profiles,
             handler=handler,
-            deciders={use.reference: use for use in self._of(Kind.DECIDER)},
+            deciders={use.reference: use for use in entries.of(Kind.DECIDER)},
             producers=producers,
             consumers=consumers,
             parsers=parsers,
-            notes=tuple(self._notes),
+            notes=tuple(entries.notes),
         )
-
-    # Entries
-
-    def _enter(self, number: int, entry: PluginEntry) -> None:
-        path: Location = ("plugins", number)
-        if entry.reference in self._uses or entry.reference in self._parsers:
-            spot = (*path, "name") if entry.name else (*path, "type")
-            raise self._file.fault(spot, f"{entry.reference!r} is the name of an earlier plugin")
-        if entry.type in elsewhere.PARSERS:
-            self._parsers[entry.reference] = entry.type
-            return
-        kind = self._type(entry.type, (*path, "type"))
-        self._uses[entry.reference] = use = Use(
-            reference=entry.reference,
-            type=kind,
-            parameters=entry.parameters or {},
-            where=self._file.at(path),
-        )
-        try:
-            use.build()
-        except ConfigError as error:
-            raise self._file.fault((*path, "parameters"), error.what) from error
-
-    def _type(self, name: str, spot: Location) -> PluginType:
-        found = registry.find(name)
-        if found is None:
-            raise self._file.fault(spot, self._why_not(name))
-        if found.stability is Stability.ALPHA and not self._options.allow_experimental:
-            raise self._file.fault(
-                spot, f"{name!r} is experimental: start with --allow-experimental-plugins"
-            )
-        replaced = elsewhere.DEPRECATED.get(name)
-        if replaced is not None:
-            self._notes.append(f"{self._file.at(spot)} {name!r} is deprecated: {replaced}")
-        return found
-
-    def _why_not(self, name: str) -> str:
-        instead = elsewhere.REFUSED.get(name)
-        if instead is not None:
-            return f"{name!r} is not offered here: {instead}"
-        known = [each for kind in Kind for each in registry.names(kind)]
-        return unknown("plugin type", name, [*known, *elsewhere.PARSERS, *elsewhere.REFUSED])
 
     # Profiles
 
     def _profiles(self) -> dict[str, ProfilePlan]:
-        entries = self._config.scheduling_profiles
-        if not entries:
-            uses = [use for use in self._uses.values() if use.type.kind in _IN_PROFILES]
-            self._used.update(use.reference for use in uses)
-            weighted = [(use, 1.0) for use in uses]
-            return {"default": self._profile("default", weighted, ("plugins",))}
         found: dict[str, ProfilePlan] = {}
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(self._config.scheduling_profiles):
             path: Location = ("schedulingProfiles", number)
             if entry.name in found:
                 raise self._file.fault((*path, "name"), f"{entry.name!r} names an earlier profile")
             found[entry.name] = self._profile(entry.name, self._referred(entry, path), path)
-        return found
+        if found:
+            return found
+        uses = [use for use in self._entries.uses.values() if use.type.kind in _IN_PROFILES]
+        self._entries.mark_used(*(use.reference for use in uses))
+        weighted = [(use, 1.0) for use in uses]
+        return {DEFAULT_PROFILE: self._profile(DEFAULT_PROFILE, weighted, ("plugins",))}
 
-    def _referred(self, entry: ProfileEntry, path: Location) -> list[tuple[Use, float]]:
-        found: list[tuple[Use, float]] = []
+    def _referred(self, entry: ProfileEntry, path: Location) -> list[Weighted]:
+        found: list[Weighted] = []
         for number, part in enumerate(entry.plugins):
             spot: Location = (*path, "plugins", number)
-            use = self._refer(part.plugin_ref, (*spot, "pluginRef"))
+            use = self._entries.refer(part.plugin_ref, (*spot, "pluginRef"))
             kind = use.type.kind
             if kind not in _IN_PROFILES:
                 what = f"{use.reference!r} is a {kind}; profiles hold filters, scorers and a picker"
                 raise self._file.fault((*spot, "pluginRef"), what)
             if part.weight is not None and kind is not Kind.SCORER:
-                what = f"weight counts for scorers; {use.reference!r} is a {kind}"
-                raise self._file.fault((*spot, "weight"), what)
+                what = f"the weight does nothing: {use.reference!r} is a {kind}, not a scorer"
+                self._entries.note((*spot, "weight"), what)
             if any(use is earlier for earlier, _ in found):
                 what = f"{use.reference!r} stands in this profile already"
                 raise self._file.fault((*spot, "pluginRef"), what)
             found.append((use, 1.0 if part.weight is None else part.weight))
         return found
 
-    def _profile(
-        self, name: str, parts: Sequence[tuple[Use, float]], path: Location
-    ) -> ProfilePlan:
+    def _profile(self, name: str, parts: Sequence[Weighted], path: Location) -> ProfilePlan:
         pickers = [use for use, _ in parts if use.type.kind is Kind.PICKER]
         if len(pickers) > 1:
             both = ", ".join(use.reference for use in pickers)
@@ -161,98 +112,104 @@ class _Resolver:
             name=name,
             filters=tuple(use for use, _ in parts if use.type.keeps),
             scorers=tuple(part for part in parts if part[0].type.kind is Kind.SCORER),
-            picker=pickers[0] if pickers else _added(DEFAULT_PICKER),
+            picker=pickers[0] if pickers else self._picker(name, path),
         )
 
+    def _picker(self, profile: str, path: Location) -> Use:
+        """Of a profile that names none."""
+        pickers = self._entries.of(Kind.PICKER)
+        if len(pickers) > 1:
+            several = ", ".join(use.reference for use in pickers)
+            what = f"profile {profile!r} has no picker: name one of {several}"
+            raise self._file.fault(path, what)
+        if pickers:
+            self._entries.mark_used(pickers[0].reference)
+            return pickers[0]
+        return self._added(DEFAULT_PICKER)
+
     def _handler(self, profiles: Mapping[str, ProfilePlan]) -> Use:
-        handlers = self._of(Kind.HANDLER)
+        handlers = self._entries.of(Kind.HANDLER)
         if len(handlers) > 1:
             both = ", ".join(use.reference for use in handlers)
-            raise self._file.fault(("plugins",), f"one profile handler is enough, here are: {both}")
-        if not handlers and len(profiles) == 1:
-            return _added(SINGLE_HANDLER)
-        if not handlers:
+            raise ConfigError(handlers[1].where, f"one profile handler is enough, here are: {both}")
+        if not handlers and len(profiles) > 1:
             what = "several profiles need a profile handler, such as disagg-profile-handler"
             raise self._file.fault(("schedulingProfiles",), what)
-        use = handlers[0]
-        self._used.add(use.reference)
-        try:
-            fault = use.build().fault(frozenset(profiles), frozenset(self._deciders()))
-        except ConfigError as error:
-            raise ConfigError(use.where, error.what) from error
+        use = handlers[0] if handlers else self._added(SINGLE_HANDLER)
+        self._entries.mark_used(use.reference)
+        deciders = frozenset(one.reference for one in self._entries.of(Kind.DECIDER))
+        fault = use.build().fault(frozenset(profiles), deciders)
         if fault:
-            raise ConfigError(use.where, f"profile handler {use.reference!r}: {fault}")
-        self._used.update(getattr(use.build(), "deciders", ()))
+            where = use.where or self._file.at(("schedulingProfiles",))
+            raise ConfigError(where, f"profile handler {use.reference!r}: {fault}")
         return use
 
-    def _deciders(self) -> Iterable[str]:
-        return (use.reference for use in self._of(Kind.DECIDER))
+    def _added(self, name: str) -> Use:
+        """What a rule puts in, under a name that no entry has."""
+        taken = self._entries.uses.get(name)
+        if taken is not None:
+            what = f"{name!r} is a {taken.type.kind} here, and the default of that name is needed"
+            raise ConfigError(taken.where, what)
+        return added(name)
 
-    # Data
+    # Parsers
 
-    def _data(self) -> tuple[dict[str, tuple[Use, ...]], dict[str, tuple[str, ...]]]:
-        """Who feeds which data, and who reads it. What nobody feeds comes from our own state."""
-        producers: dict[str, tuple[Use, ...]] = {}
-        for use in self._of(Kind.PRODUCER):
-            for data in sorted(use.type.produces):
-                producers[data] = (*producers.get(data, ()), use)
-            self._used.add(use.reference)
-        consumers: dict[str, tuple[str, ...]] = {}
-        for use in self._uses.values():
-            for data in sorted(use.type.consumes):
-                consumers[data] = (*consumers.get(data, ()), use.reference)
-        return producers, consumers
-
-    def _chosen_parsers(self) -> tuple[str, ...] | None:
+    def _parsers(self) -> tuple[str, ...] | None:
         handler = self._config.request_handler
-        refs = [] if handler is None else handler.parsers
-        at: Location = ("requestHandler", "parsers")
+        refs: list[tuple[PluginRef, Location]] = []
+        if handler is not None:
+            at: Location = ("requestHandler", "parsers")
+            refs = [(ref, (*at, number, "pluginRef")) for number, ref in enumerate(handler.parsers)]
         if self._config.parser is not None:
-            self._notes.append(f"{self._file.at(('parser',))} use requestHandler.parsers instead")
-            refs, at = [self._config.parser], ("parser",)
-        chosen: list[str] = []
-        for number, ref in enumerate(refs):
-            spot: Location = (*at, number, "pluginRef") if len(at) > 1 else (*at, "pluginRef")
-            kind = self._parsers.get(ref.plugin_ref)
-            if kind is None:
-                raise self._file.fault(spot, unknown("parser", ref.plugin_ref, self._parsers))
-            self._used.add(ref.plugin_ref)
-            chosen.append(kind)
-        return tuple(chosen) or None
+            self._entries.note(("parser",), "`parser` is deprecated: use requestHandler.parsers")
+            refs = refs or [(self._config.parser, ("parser", "pluginRef"))]
+        return tuple(dict.fromkeys(self._parser(*ref) for ref in refs)) or None
 
-    # The rest
+    def _parser(self, ref: PluginRef, spot: Location) -> str:
+        """The family of a parser, which needs no entry when it is named by its type."""
+        name = ref.plugin_ref
+        if name in self._entries.parsers:
+            self._entries.mark_used(name)
+            return self._entries.parsers[name]
+        if name in self._entries.uses:
+            kind = self._entries.uses[name].type.kind
+            raise self._file.fault(spot, f"{name!r} is a {kind}, not a parser")
+        if name in elsewhere.PARSERS:
+            return name
+        instead = elsewhere.REFUSED.get(name)
+        if instead is not None:
+            raise self._file.fault(spot, f"{name!r} is not offered here: {instead}")
+        known = [*self._entries.parsers, *elsewhere.PARSERS]
+        raise self._file.fault(spot, unknown("parser", name, known))
 
-    def _refuse_what_is_not_here(self) -> None:
-        for number, gate in enumerate(self._config.feature_gates):
-            why = elsewhere.GATES.get(gate.partition("=")[0])
-            if why is None:
-                what = unknown("feature gate", gate, list(elsewhere.GATES))
-                raise self._file.fault(("featureGates", number), what)
-            if why and not gate.endswith("=false"):
-                raise self._file.fault(("featureGates", number), f"{gate!r} is not offered: {why}")
-        for name, why in elsewhere.SECTIONS.items():
-            if name in self._file.value:
-                raise self._file.fault((name,), f"{name!r} is not offered here: {why}")
+    # What is not offered
 
-    def _refer(self, name: str, spot: Location) -> Use:
-        use = self._uses.get(name)
-        if use is None:
-            raise self._file.fault(spot, unknown("plugin", name, list(self._uses)))
-        self._used.add(name)
-        return use
+    def _check_sections(self) -> None:
+        config, entries = self._config, self._entries
+        for number, gate in enumerate(config.feature_gates):
+            self._check_gate(gate, ("featureGates", number))
+        detector = config.saturation_detector
+        inner = config.flow_control and config.flow_control.saturation_detector
+        for given, spot in (
+            (detector, ("saturationDetector",)),
+            (inner, ("flowControl", "saturationDetector")),
+        ):
+            if given is not None:
+                what = f"'saturationDetector' is not offered here: {elsewhere.QUEUE}"
+                raise self._file.fault(spot, what)
+        if config.flow_control is not None:
+            what = "'flowControl' does nothing while the feature gate of that name is off"
+            entries.note(("flowControl",), what)
+        if config.api_version != API_VERSIONS[0]:
+            entries.note(("apiVersion",), f"the older group still works; use {API_VERSIONS[0]}")
 
-    def _of(self, kind: Kind) -> list[Use]:
-        return [use for use in self._uses.values() if use.type.kind is kind]
-
-    def _note_idle(self) -> None:
-        idle = [name for name in (*self._uses, *self._parsers) if name not in self._used]
-        for name in idle:
-            place = self._uses[name].where if name in self._uses else self._file.where
-            self._notes.append(f"{place} nothing refers to {name!r}: it does nothing")
-
-
-def _added(name: str) -> Use:
-    found = registry.find(name)
-    if found is None:
-        raise ConfigError("", f"{name} is not installed: is the picker's own package complete?")
-    return Use(reference=name, type=found)
+    def _check_gate(self, gate: str, spot: Location) -> None:
+        name, equals, value = gate.partition("=")
+        switch = value.strip().lower()
+        why = elsewhere.GATES.get(name)
+        if why is None:
+            raise self._file.fault(spot, unknown("feature gate", name, list(elsewhere.GATES)))
+        if switch not in _ON | _OFF or (equals and not switch):
+            raise self._file.fault(spot, f"{gate[:64]!r}: expected true or false after the `=`")
+        if switch in _ON and why:
+            raise self._file.fault(spot, f"{name!r} is not offered here: {why}")
