@@ -1,14 +1,15 @@
 """The contract between the picker and its plugins. Plugins import only this."""
 
 from .candidates import COLUMNS, Candidates, Column, Mask
+from .draws import Chance, sample
 from .plugins import (
     PRODUCED,
-    Chance,
     Course,
     Decider,
     Filter,
     Handler,
     Marker,
+    NoCourse,
     Picker,
     Scorer,
     Watcher,
@@ -52,6 +53,7 @@ __all__ = [
     "Marker",
     "Mask",
     "Match",
+    "NoCourse",
     "Picker",
     "PoolId",
     "Request",
@@ -63,4 +65,5 @@ __all__ = [
     "Speeds",
     "Watcher",
     "parameters",
+    "sample",
 ]

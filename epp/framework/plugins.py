@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from .candidates import Candidates, Column, Mask
+from .draws import Chance
 from .types import Decision, Endpoint, EndpointId, Request
 
 T = TypeVar("T")
@@ -40,13 +41,6 @@ def parameters(group: type[T]) -> type[T]:
     }
     made.__pydantic_config__ = reading  # type: ignore[attr-defined]
     return made
-
-
-class Chance(Protocol):
-    """A random source, such as `random.Random`."""
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
 
 
 class Scorer(Protocol):
@@ -92,16 +86,26 @@ class Course:
     """Chooses who computes the prompt in its place; empty: nobody."""
     prefill_decider: str = ""
     """Says whether it should; empty: always where `prefill` is set."""
+    primary_port: int = 0
+    """Port of the destination's pod that takes requests for all its engines, which learns the
+    chosen one from the header `x-data-parallel-host-port`; 0: each engine has a port of its own."""
+
+
+class NoCourse(Exception):
+    """The request asks for what is not there. Its sentence is for the client, as a bad request."""
 
 
 class Handler(Protocol):
     """Chooses the course of a request."""
 
     def fault(self, profiles: Collection[str], deciders: Collection[str], /) -> str:
-        """What is wrong with these names for this handler; empty: nothing. Asked once, at start."""
+        """What is wrong with these names for this handler; empty: nothing. Asked at start."""
 
-    def course(self, request: Request, /) -> Course:
-        """Only names that `fault` has seen."""
+    def course(self, request: Request, profiles: Sequence[str], /) -> Course:
+        """Only names that `fault` has seen. `profiles`: in the order of the configuration.
+
+        Raises NoCourse.
+        """
 
 
 @runtime_checkable
