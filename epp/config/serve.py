@@ -123,6 +123,15 @@ class ServeSettings(BaseModel):
     conformance: bool = Field(
         False, description="Let test headers choose endpoints; for conformance tests only."
     )
+    config_file: Path | None = Field(
+        None, description="EndpointPickerConfig in YAML or JSON, followed; see docs/scheduling.md."
+    )
+    config_text: str | None = Field(
+        None, description="The same as text; not with --config-file. Default: our own profiles."
+    )
+    allow_experimental_plugins: bool = Field(
+        False, description="Plugins of stability alpha may be configured."
+    )
     mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
@@ -156,6 +165,14 @@ class ServeSettings(BaseModel):
             raise ValueError("a state port off loopback needs --state-token-file")
         if not is_loopback(self.admin_host):
             raise ValueError("the admin port asks for no password: --admin-host must be loopback")
+        if self.config_file is not None and self.config_text is not None:
+            raise ValueError("--config-file and --config-text exclude each other")
+        configured = self.config_file is not None or self.config_text is not None
+        if configured and (self.split, self.split_threshold_tokens) != ("prefix", 512):
+            raise ValueError(
+                "--split and --split-threshold-tokens shape the default profiles: a configuration "
+                "says the same by its profile handler and decider"
+            )
         if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
             raise ValueError(
                 "--metrics-staleness-threshold must be longer than --refresh-metrics-interval, "

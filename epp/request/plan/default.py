@@ -1,6 +1,6 @@
 """The configuration that stands where nobody gave one, in the words that users write."""
 
-DEFAULT_CONFIG = b"""\
+_CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
@@ -18,10 +18,7 @@ plugins:
   - type: decode-load-scorer
   - type: kv-cache-utilization-scorer
   - type: lora-affinity-scorer
-  - type: prefix-based-pd-decider
-    parameters: {nonCachedTokens: 512}
-  - type: disagg-profile-handler
-    parameters: {deciders: {prefill: prefix-based-pd-decider}}
+@SPLIT@
 schedulingProfiles:
   - name: decode
     plugins:
@@ -39,3 +36,23 @@ schedulingProfiles:
       - {pluginRef: prefill-queue-scorer, weight: 3}
       - {pluginRef: token-load-scorer, weight: 3}
 """
+
+_SPLIT = {
+    "prefix": """\
+  - type: prefix-based-pd-decider
+    parameters: {nonCachedTokens: @TOKENS@}
+  - type: disagg-profile-handler
+    parameters: {deciders: {prefill: prefix-based-pd-decider}}""",
+    "always": """\
+  - type: always-disagg-pd-decider
+  - type: disagg-profile-handler
+    parameters: {deciders: {prefill: always-disagg-pd-decider}}""",
+    "never": """\
+  - type: disagg-profile-handler""",
+}
+
+
+def default_config(split: str = "prefix", threshold_tokens: int = 512) -> bytes:
+    """The text, with `--split` (`prefix`, `always`, `never`) and its threshold in it."""
+    part = _SPLIT[split].replace("@TOKENS@", str(threshold_tokens))
+    return _CONFIG.replace("@SPLIT@", part).encode()

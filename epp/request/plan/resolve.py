@@ -17,7 +17,7 @@ from epp.framework.registry import Kind
 
 from . import elsewhere
 from .data import flow
-from .default import DEFAULT_CONFIG
+from .default import default_config
 from .entries import STABLE_ONLY, Entries, Options, added
 from .plan import Plan, ProfilePlan, Use
 
@@ -39,7 +39,7 @@ def resolve(text: bytes, where: str, options: Options = STABLE_ONLY) -> Plan:
 
 def default_plan() -> Plan:
     """What runs without a configuration."""
-    return resolve(DEFAULT_CONFIG, "default")
+    return resolve(default_config(), "default")
 
 
 class _Resolver:
