@@ -167,12 +167,22 @@ class PluginType:
             raise PluginError(where, f"{what}, got {first['input']!r}"[:500], place) from error
 
     def _refused(self, sentence: str, parameters: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """The constructor's own sentence with the value, and the parameter it begins with."""
-        word = sentence.partition(" ")[0].strip(":,'\"")
-        given = [name for name in parameters if word in {name, yaml_name(name)}]
-        value = "".join(f", got {parameters[name]!r}"[:80] for name in given)
-        shown = sentence if ", got " in sentence else f"{sentence}{value}"
-        return f"{self.kind} {self.name!r}: {shown}", tuple(given)
+        """The constructor's own sentence with the value, and the parameter that it begins with,
+        such as `minRange` or `deciders.encode`."""
+        first, *rest = sentence.partition(" ")[0].strip(":,'\"").split(".")
+        value: Any = parameters
+        path: list[str] = []
+        for word in (first, *rest):
+            named = [name for name in value if word in {name, yaml_name(name)}]
+            if not named:
+                break
+            path.append(named[0])
+            value = value[named[0]]
+            if not isinstance(value, Mapping):
+                break
+        shown = isinstance(value, Mapping) or ", got " in sentence
+        said = sentence if shown else f"{sentence}, got {value!r}"[:500]
+        return f"{self.kind} {self.name!r}: {said}", tuple(path)
 
     def _unknown(self, name: str) -> str:
         known = [parameter.yaml_name for parameter in self.parameters]
