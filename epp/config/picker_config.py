@@ -17,6 +17,7 @@ Fields and defaults are those of `apix/config/v1alpha1` of llm-d-router. This mo
 document's shape only; `epp.request.plan` knows what its names may refer to.
 """
 
+import json
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -175,3 +176,8 @@ def json_schema() -> dict[str, Any]:
     """For editors: what `parse` accepts."""
     schema = PickerConfig.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+
+
+def schema_text() -> str:
+    """The text of docs/picker-config.schema.json."""
+    return json.dumps(json_schema(), indent=2) + "\n"
