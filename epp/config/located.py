@@ -22,6 +22,7 @@ _MAX_QUOTED = 64
 _MERGE = "tag:yaml.org,2002:merge"
 _TIME = "tag:yaml.org,2002:timestamp"
 _INT = "tag:yaml.org,2002:int"
+_PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str")}
 _POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,6 +71,8 @@ class Located:
         """As the reference's YAML reads it: dates and `1:30` are text, `1e3` is a number."""
         if node.tag == _TIME or (node.tag == _INT and ":" in node.value):
             return node.value
+        if node.tag not in _PLAIN:
+            raise ValueError("it has a tag that is not plain YAML")
         if not node.style and _POWER.fullmatch(node.value):
             return float(node.value)
         return self._scalars.construct_document(node)

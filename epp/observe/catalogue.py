@@ -128,6 +128,19 @@ FAMILIES = (
         "Changes of the certificate's files, taken or refused; only with --enable-cert-reload.",
     ),
     Family(
+        "epp_config_changes_total",
+        _C,
+        ("result",),
+        "Changes of the configuration file, taken or refused; only with --config-file.",
+    ),
+    Family(
+        "epp_config_current",
+        _G,
+        (),
+        "1 where what decides is what the configuration file says, 0 where its last change was "
+        "refused and the one before it stays; only with --config-file.",
+    ),
+    Family(
         "llm_d_epp_disagg_decision_total",
         _C,
         ("plugin_name", "plugin_type", "model_name", "decision_type"),

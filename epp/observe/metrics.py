@@ -73,6 +73,14 @@ class CertificateNumbers(Protocol):
     refused: int
 
 
+class ConfigNumbers(Protocol):
+    """What became of a changed configuration; see `epp.control.reload`."""
+
+    taken: int
+    refused: int
+    current: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
@@ -83,6 +91,7 @@ class Sources:
     offload: OffloadNumbers | None = None
     switch: ModeNumbers | None = None
     certificate: CertificateNumbers | None = None
+    config: ConfigNumbers | None = None
 
 
 _DISAGG = "disagg-profile-handler"
@@ -213,6 +222,10 @@ class Metrics(Collector):
         if sources.certificate is not None:
             changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
             yield _family("epp_certificate_changes_total", _tally(changes))
+        if sources.config is not None:
+            changes = {"taken": sources.config.taken, "refused": sources.config.refused}
+            yield _family("epp_config_changes_total", _tally(changes))
+            yield _family("epp_config_current", [((), float(sources.config.current))])
         if sources.switch is not None:
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]

@@ -38,7 +38,11 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
 async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
     async with watched() as (desk, metrics, _):
         metrics.time_streams()(1.0)
-        metrics.sources = replace(metrics.sources, certificate=SimpleNamespace(taken=2, refused=1))
+        metrics.sources = replace(
+            metrics.sources,
+            certificate=SimpleNamespace(taken=2, refused=1),
+            config=SimpleNamespace(taken=2, refused=1, current=False),
+        )
         route = await desk.route(ask())
         await desk.decide(b"broken")
         route.progress.response_headers(500, "10.9.9.9:1")

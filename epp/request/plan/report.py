@@ -53,14 +53,12 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield "data"
     for data in _data(plan):
         uses = plan.producers.get(data, ())
-        source = ", ".join(map(_named, uses)) if uses else f"by default {DEFAULTS[data]}"
+        source = ", ".join(map(_named, uses)) or f"(by default) {DEFAULTS[data]}"
         readers = ", ".join(plan.consumers.get(data, ())) or "nobody"
         yield f"  {data}: {source} -> {readers}"
     yield ""
-    chosen = (
-        "all, and a pass for unknown paths" if plan.parsers is None else ", ".join(plan.parsers)
-    )
-    yield f"parsers   {chosen}"
+    parsers = plan.parsers or ("all", "and a pass for unknown paths")
+    yield f"parsers   {', '.join(parsers)}"
     if plan.notes:
         yield ""
         yield "notes"
