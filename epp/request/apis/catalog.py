@@ -48,6 +48,26 @@ FORMS = frozenset(
 )
 """Last segments of the paths that take forms."""
 
+ANTHROPIC, OPENAI, VLLM = "anthropic-parser", "openai-parser", "vllmhttp-parser"
+PASSTHROUGH = "passthrough-parser"
+FAMILIES: dict[str, str] = {
+    suffix: ANTHROPIC if suffix.startswith("/v1/messages") else OPENAI
+    for suffix in (*PARSERS, *FORMS)
+} | dict.fromkeys(
+    (
+        "/inference/v1/generate",
+        "/tokenize",
+        "/detokenize",
+        "/pooling",
+        "/classify",
+        "/v2/embed",
+        "/score",
+        "/rerank",
+    ),
+    VLLM,
+)
+"""Last segments of a path: the reference's parser that it belongs to; vLLM's has its own APIs."""
+
 BODILESS = frozenset({"/conversations"})
 """Those whose posts may have no body."""
 
@@ -62,6 +82,18 @@ class Rules:
     """Names that are served; every other one gets 404. Empty: any name passes (fault A11)."""
     max_body_bytes: int = 10 * 2**20
     """Most bytes that a compressed body may unfold to."""
+    parsers: frozenset[str] | None = None
+    """Families that a configuration chose; None: all. Other paths pass where `passthrough-parser`
+    is among them, else their posts get 400, as from the reference."""
+
+    def reads(self, suffix: str) -> bool:
+        """Whether a known path is read at all."""
+        return self.parsers is None or FAMILIES[suffix] in self.parsers
+
+    @property
+    def passes(self) -> bool:
+        """Whether posts to paths that nobody reads pass."""
+        return self.parsers is None or PASSTHROUGH in self.parsers
 
 
 ANY = Rules()
@@ -105,7 +137,11 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
 def _understood(arrival: Arrival, rules: Rules) -> Parsed:
     path = plain_path(arrival.path)
     suffix = suffix_of(path)
+    if suffix and not rules.reads(suffix):
+        suffix = ""
     why = _unread(arrival, suffix)
+    if not suffix and not rules.passes and arrival.has_body:
+        raise BadRequest("none of the configured parsers takes this path")
     if why:
         return passthrough.unscored(path, why)
     if suffix in FORMS:
