@@ -1,6 +1,8 @@
 """The contract between the picker and its plugins. Plugins import only this."""
 
-from .candidates import COLUMNS, Candidates, Column, Mask
+from epp.config.values import Seconds
+
+from .candidates import COLUMNS, Candidates, Column, Mask, attribute
 from .draws import Chance, sample
 from .plugins import (
     PRODUCED,
@@ -9,9 +11,12 @@ from .plugins import (
     Filter,
     Handler,
     Marker,
+    MetricsSource,
     NoCourse,
     Picker,
     Scorer,
+    SessionReader,
+    TokenSource,
     Watcher,
     parameters,
 )
@@ -53,6 +58,7 @@ __all__ = [
     "Marker",
     "Mask",
     "Match",
+    "MetricsSource",
     "NoCourse",
     "Picker",
     "PoolId",
@@ -61,9 +67,13 @@ __all__ = [
     "Rung",
     "ScoreRow",
     "Scorer",
+    "Seconds",
+    "SessionReader",
     "Source",
     "Speeds",
+    "TokenSource",
     "Watcher",
+    "attribute",
     "parameters",
     "sample",
 ]

@@ -37,6 +37,8 @@ COLUMNS: Mapping[str, Callable[[Endpoint], float]] = {
     "reserved_decode_blocks": lambda one: float(one.load.reserved_decode_blocks),
     "prefill_tokens_per_s": lambda one: one.speeds.prefill_tokens_per_s,
     "decode_s_per_token": lambda one: one.speeds.decode_s_per_token,
+    "decode_s_per_block": lambda one: one.speeds.decode_s_per_block,
+    "pull_tokens_per_s": lambda one: one.speeds.pull_tokens_per_s,
     "matched_tokens": lambda one: float(one.match.tokens),
     "credited_tokens": lambda one: max(0.0, one.match.credited_tokens),
     "precise": lambda one: float(one.match.source is Source.PRECISE),
@@ -47,6 +49,22 @@ COLUMNS: Mapping[str, Callable[[Endpoint], float]] = {
 """Every column by its name: how it follows from an endpoint. Fields of `Load`, `Speeds` and `Match`
 under their own names; `precise` is 1 where the match comes from the engine's own events, `serves_…`
 is 1 where the role says so."""
+
+_ATTRIBUTES = {
+    "WaitingQueueSize": "waiting",
+    "RunningRequestsSize": "running",
+    "KVCacheUsagePercent": "kv_usage",
+}
+
+
+def attribute(name: str) -> str:
+    """The column that an endpoint's attribute stands in, by the reference's name or the column's
+    own. Raises ValueError for one that is not kept, such as a custom metric of an engine."""
+    column = _ATTRIBUTES.get(name, name)
+    if column not in COLUMNS:
+        known = ", ".join([*_ATTRIBUTES, *COLUMNS])
+        raise ValueError(f"no attribute {name!r} of endpoints is kept; known are {known}")
+    return column
 
 
 class Candidates(Sequence[Endpoint]):

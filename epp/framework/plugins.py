@@ -9,7 +9,7 @@ or do I/O. The clock comes with the request (`Request.at`), chance as an argumen
 in an arbitrary order that no result may depend on.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 
@@ -128,6 +128,32 @@ class Marker(Protocol):
 
     def marks(self, request: Request, served: Endpoint, /) -> Sequence[tuple[str, str]]:
         """Header names and values, printable ASCII. `served` is who truly answered."""
+
+
+@runtime_checkable
+class TokenSource(Protocol):
+    """A producer of `tokens`."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether engines are asked for their own tokens; else they are estimated from bytes."""
+
+
+@runtime_checkable
+class SessionReader(Protocol):
+    """A producer of `session-id`."""
+
+    def session(self, headers: Mapping[str, str], /) -> str:
+        """The client's session by a request's headers; empty: none."""
+
+
+@runtime_checkable
+class MetricsSource(Protocol):
+    """A producer of `engine-metrics`."""
+
+    @property
+    def interval_s(self) -> float | None:
+        """Time between two readings of an engine's metrics page; None: as the flag says."""
 
 
 PRODUCED = frozenset({"tokens", "prefix-match", "inflight-load", "engine-metrics", "session-id"})

@@ -22,6 +22,8 @@ from epp.errors import PluginError
 
 from .plugins import PRODUCED, Scorer, yaml_name
 
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Where a word begins within a name: `maxTTFTPenaltyMs` has four."""
 _SAID = {"unexpected_keyword_argument": "there is no such parameter"}
 """Sentences in place of pydantic's."""
 
@@ -62,11 +64,9 @@ class Parameter:
     annotation: Any
     default: Any
     required: bool
-
-    @property
-    def yaml_name(self) -> str:
-        """As the reference's YAML spells it: `maxNumOfEndpoints`."""
-        return yaml_name(self.name)
+    yaml_name: str
+    """As the reference's YAML spells it: `maxNumOfEndpoints`. The plugin's class attribute
+    `spelled` has those with an abbreviation in them: `{"max_ttl": "maxTTL"}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,15 @@ class PluginType:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        hints = typing.get_type_hints(self.factory.__init__)
+        hints = typing.get_type_hints(self.factory.__init__, include_extras=True)
+        spelled: Mapping[str, str] = getattr(self.factory, "spelled", {})
         return tuple(
             Parameter(
                 name,
                 hints.get(name, Any),
                 None if found.default is inspect.Parameter.empty else found.default,
                 found.default is inspect.Parameter.empty,
+                spelled.get(name) or yaml_name(name),
             )
             for name, found in inspect.signature(self.factory).parameters.items()
         )
@@ -101,6 +103,12 @@ class PluginType:
     @property
     def produces(self) -> frozenset[str]:
         return self._data("produces")
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Parameters that are read and change nothing, by their YAML name, each with the reason."""
+        reasons: Mapping[str, str] = getattr(self.factory, "without_effect", {})
+        return {one.yaml_name: reasons[one.name] for one in self.parameters if one.name in reasons}
 
     @property
     def keeps(self) -> bool:
@@ -140,7 +148,7 @@ class PluginType:
             if not _finite(value):
                 what = f"{self.kind} {self.name!r}: {name} must be finite, got {value!r}"
                 raise PluginError(where, what[:500], (name,))
-            argument = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+            argument = _WORDS.sub("_", name).lower()
             if argument not in known:
                 raise PluginError(where, self._unknown(name), (name,))
             if argument in arguments:

@@ -219,6 +219,8 @@ class Request:
     """Of the objective; below 0 may be shed."""
     prompt_tokens: int = 0
     """Exact when `exact`, else estimated from bytes."""
+    media_tokens: int = 0
+    """Those of the prompt that stand for images, audio and video: a guess."""
     output_tokens: int = 0
     """Expected upper bound of the answer: the request's own limit or a default."""
     exact: bool = False
@@ -234,6 +236,8 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """As the gateway received them, lower-case names. A plugin must not log or keep their values
     beyond what it exists for."""
+    session: str = ""
+    """Of the client, as `session-id-producer` reads it; empty: none, or nobody asked for it."""
     at: float = 0.0
     """When it arrived, on the picker's monotonic clock, seconds."""
     peer: "Endpoint | None" = None

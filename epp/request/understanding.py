@@ -15,7 +15,7 @@ from epp.errors import Refusal, Saturated
 from epp.framework import Request
 
 from .apis import catalog, passthrough, rewrite
-from .apis.prompt import Parsed
+from .apis.prompt import Parsed, TextPrompt
 from .exchange import Arrival, ModelName
 from .hints import Hints
 from .offload import BusyError, Offload
@@ -127,6 +127,7 @@ class Understanding:
             fairness_id=hints.fairness_id,
             objective=hints.objective,
             prompt_tokens=self._prompt_tokens(arrival, parsed, found),
+            media_tokens=parsed.prompt.media_tokens if isinstance(parsed.prompt, TextPrompt) else 0,
             output_tokens=min(output, self._settings.max_output_tokens),
             exact=found is not None and found.exact,
             keys=found.keys if found is not None else (),

@@ -2,8 +2,8 @@
 
 Type: `decode-filter`.
 
-The label `llm-d.ai/role` is `decode`, `prefill-decode`, `encode-prefill-decode`, `both`, or there is
-no label at all. An endpoint that only computes prompts is never a destination.
+The label `llm-d.ai/role` is `decode`, `prefill-decode`, `encode-prefill-decode`, `both`, or there
+is no label at all. An endpoint that only computes prompts is never a destination.
 
 Parameters: none.
 

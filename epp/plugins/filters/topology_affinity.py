@@ -1,0 +1,42 @@
+"""Keep endpoints that are near the destination.
+
+Type: `topology-affinity-filter`; alpha.
+
+For the profile that chooses who computes a prompt: KV moves fastest within a host. It is a wish,
+not a rule: everybody stays where the destination's place is not known, and where nobody is near
+enough. A label that is missing or empty is shared with nobody.
+
+Parameters:
+- `minAffinity` (`host`; or `rack`, `zone`, `region`): the widest place to share.
+- `hostname`, `rack`, `zone`, `region`: the labels that name an endpoint's places; defaults are
+  those of Kubernetes.
+- `topologyProducerName`: name of a producer; labels are read from the endpoints.
+
+```yaml
+- type: topology-affinity-filter
+  parameters:
+    minAffinity: zone
+```
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from epp.framework import Candidates, Request
+from epp.framework.topology import Level, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyAffinity(Topology):
+    stability: ClassVar[str] = "alpha"
+    min_affinity: Level = Level.HOST
+
+    def keep(self, request: Request, candidates: Candidates, /) -> list[bool]:
+        if request.peer is None:
+            return [True] * len(candidates)
+        here = request.peer.labels
+        kept = [self._near(self.shared(here, labels)) for labels in candidates.labels]
+        return kept if any(kept) else [True] * len(kept)
+
+    def _near(self, shared: Level | None) -> bool:
+        return shared is not None and shared.looseness <= self.min_affinity.looseness
