@@ -179,7 +179,7 @@ def _sentence(fault: Any, model: type[BaseModel]) -> str:
 def unknown(what: str, name: str, known: Mapping[str, object] | list[str]) -> str:
     """A sentence for a name that nobody knows, with the nearest one that somebody does."""
     name = name[:_MAX_QUOTED]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1) or [one for one in known if name in one]
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"
 

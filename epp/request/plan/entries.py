@@ -75,10 +75,10 @@ class Entries:
 
     def unknown(self, name: str) -> str:
         """A sentence for a name that no entry has."""
-        sentence = unknown("plugin", name, list(self._places))
-        if registry.find(name) is not None or name in elsewhere.PARSERS:
-            return f"{sentence}; `plugins` has no entry `- type: {name}`"
-        return sentence
+        installed = any(name in registry.names(kind) for kind in Kind)
+        if installed or name in elsewhere.PARSERS:
+            return f"`plugins` has no entry {name!r}: add `- type: {name}` there"
+        return unknown("plugin", name, list(self._places))
 
     def is_idle(self, name: str) -> bool:
         """Whether a plugin of this name stands here and has no effect."""
