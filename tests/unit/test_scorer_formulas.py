@@ -6,6 +6,7 @@ import pytest
 
 from epp.errors import PluginError
 from epp.framework import (
+    Candidates,
     Endpoint,
     EndpointId,
     Incarnation,
@@ -38,52 +39,107 @@ def _request(tokens: int = 640) -> Request:
 
 
 def _scores(kind: str, pool: list[Endpoint], tokens: int = 640, **parameters: Any) -> list[float]:
-    return list(build_scorer(kind, parameters).score(_request(tokens), pool))
+    scorer = build_scorer(kind, parameters)
+    return [float(score) for score in scorer.score(_request(tokens), Candidates.of(pool))]
 
 
 def _waiting(*depths: int | None) -> list[Endpoint]:
     return _pool(*(Load(waiting=depth) for depth in depths))
 
 
-def test_queue_spreads_ten_five_and_none_over_the_whole_range() -> None:
-    assert _scores("queue-scorer", _waiting(10, 5, 0)) == [0.0, 0.5, 1.0]
+def _running(*counts: int | None) -> list[Endpoint]:
+    return _pool(*(Load(running=count) for count in counts))
 
 
-def test_equal_queues_all_score_one() -> None:
-    assert _scores("queue-scorer", _waiting(7, 7)) == [1.0, 1.0]
-
-
-def test_a_difference_of_one_request_is_a_weak_signal() -> None:
-    assert _scores("queue-scorer", _waiting(1, 0)) == [0.875, 1.0]
-    assert _scores("queue-scorer", _waiting(1, 0), minRange=1) == [0.0, 1.0]
-
-
-def test_an_overloaded_endpoint_does_not_flatten_the_others() -> None:
-    assert _scores("queue-scorer", _waiting(200, 4, 0), maxRange=8) == [0.0, 0.5, 1.0]
+@pytest.mark.parametrize(
+    ("depths", "parameters", "expected"),
+    [
+        ((10, 5, 0), {}, [0.0, 0.5, 1.0]),
+        ((7, 7), {}, [1.0, 1.0]),
+        ((3,), {}, [1.0]),
+        ((1, 0), {}, [0.0, 1.0]),
+        ((1, 0), {"minRange": 8}, [0.875, 1.0]),
+        ((10, 5, 0), {"minRange": 8}, [0.0, 0.5, 1.0]),
+        ((200, 4, 0), {"minRange": 8, "maxRange": 8}, [0.0, 0.5, 1.0]),
+        ((None, 100, 0), {}, [0.0, 0.0, 1.0]),
+        ((None, None), {}, [1.0, 1.0]),
+    ],
+)
+def test_queues_are_spread_over_the_range(
+    depths: tuple[int | None, ...], parameters: dict[str, Any], expected: list[float]
+) -> None:
+    assert _scores("queue-scorer", _waiting(*depths), **parameters) == expected
 
 
 def test_running_requests_count_in_part_and_less_where_everybody_has_many() -> None:
     idle = _pool(Load(waiting=0, running=8), Load(waiting=0, running=0))
     assert _scores("queue-scorer", idle) == [1.0, 1.0]
-    assert _scores("queue-scorer", idle, runningWeight=0.5) == [0.5, 1.0]
+    weighed = {"minRange": 8, "runningWeight": 0.5}
+    assert _scores("queue-scorer", idle, **weighed) == [0.5, 1.0]
     busy = _pool(Load(waiting=0, running=88), Load(waiting=0, running=80))
-    assert _scores("queue-scorer", busy, runningWeight=0.5) == [0.95, 1.0]
+    assert _scores("queue-scorer", busy, **weighed) == [0.95, 1.0]
     ours = _pool(Load(waiting=0, reserved_requests=9, reserved_pending=1), Load(waiting=0))
-    assert _scores("queue-scorer", ours, runningWeight=0.5) == [0.375, 1.0]
-
-
-def test_an_unknown_queue_scores_zero_beside_a_known_one() -> None:
-    assert _scores("queue-scorer", _waiting(None, 100, 0)) == [0.0, 0.0, 1.0]
-
-
-def test_where_no_engine_is_known_our_own_count_decides_alone() -> None:
-    pool = _pool(Load(reserved_pending=4), Load())
-    assert _scores("queue-scorer", pool) == [0.5, 1.0]
+    assert _scores("queue-scorer", ours, **weighed) == [0.375, 1.0]
+    silent = _pool(Load(waiting=0), Load(waiting=0, running=4))
+    assert _scores("queue-scorer", silent, **weighed) == [1.0, 0.75]
 
 
 def test_our_own_pending_requests_count_where_the_report_lags() -> None:
     pool = _pool(Load(waiting=0, reserved_pending=8), Load(waiting=0))
-    assert _scores("queue-scorer", pool) == [0.0, 1.0]
+    assert _scores("queue-scorer", pool, minRange=16) == [0.5, 1.0]
+    assert _scores("load-aware-scorer", pool, threshold=16) == [0.25, 0.5]
+
+
+def test_where_no_engine_is_known_our_own_count_decides_alone() -> None:
+    pool = _pool(Load(reserved_pending=4, reserved_requests=6), Load())
+    assert _scores("queue-scorer", pool, minRange=8) == [0.5, 1.0]
+    assert _scores("load-aware-scorer", pool, threshold=8) == [0.25, 0.5]
+    assert _scores("running-requests-size-scorer", pool) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((10, 5, 0), [0.0, 0.5, 1.0]),
+        ((4, 4), [1.0, 1.0]),
+        ((1, 0), [0.0, 1.0]),
+        ((None, 8, 0), [0.0, 0.0, 1.0]),
+    ],
+)
+def test_running_requests_are_spread_over_the_range(
+    counts: tuple[int | None, ...], expected: list[float]
+) -> None:
+    assert _scores("running-requests-size-scorer", _running(*counts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("depth", "threshold", "expected"),
+    [(0, 128, 0.5), (64, 128, 0.25), (128, 128, 0.0), (500, 128, 0.0), (1, 2, 0.25), (5, 10, 0.25)],
+)
+def test_a_queue_is_rated_on_a_scale_of_its_own(
+    depth: int, threshold: int, expected: float
+) -> None:
+    found = _scores("load-aware-scorer", _waiting(depth, 0, None), threshold=threshold)
+    assert found == [pytest.approx(expected), 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "parameters", "expected"),
+    [
+        ((3, 0, 6), {}, [0.5, 1.0, 0.0]),
+        ((0, 0), {}, [1.0, 1.0]),
+        ((5, 5), {}, [0.0, 0.0]),
+        ((1, 2, 4), {"idleThreshold": 1}, [1.0, 0.5, 0.0]),
+        ((3, 0, 6), {"maxBusyScore": 0.5}, [0.25, 1.0, 0.0]),
+        ((3, 0, 6), {"maxBusyScore": 0}, [0.0, 1.0, 0.0]),
+        ((2, 1), {"idleThreshold": 2}, [1.0, 1.0]),
+    ],
+)
+def test_an_idle_endpoint_wins_and_the_busiest_gets_nothing(
+    counts: tuple[int, ...], parameters: dict[str, Any], expected: list[float]
+) -> None:
+    pool = _pool(*(Load(reserved_requests=count, waiting=50) for count in counts))
+    assert _scores("active-request-scorer", pool, **parameters) == expected
 
 
 def test_a_prefix_counts_by_its_share_of_the_prompt() -> None:
@@ -93,9 +149,27 @@ def test_a_prefix_counts_by_its_share_of_the_prompt() -> None:
 
 
 def test_a_longer_match_counts_for_more_where_length_has_weight() -> None:
-    pool = _pool(Load(), matches=(Match(4096, Source.PRECISE),))
+    long, full = Match(4096, Source.PRECISE), Match(16384, Source.PRECISE)
+    pool = _pool(Load(), Load(), matches=(long, full))
     scores = _scores("prefix-cache-scorer", pool, tokens=8192, matchLengthWeight=0.5)
-    assert scores == [0.5 * 0.25 + 0.5 * 0.5]
+    assert scores == [0.5 * 0.25 + 0.5 * 0.5, 1.0]
+    scores = _scores(
+        "prefix-cache-scorer", pool, 16384, matchLengthWeight=0.25, matchLengthScaleTokens=4096
+    )
+    assert scores == [0.25 + 0.75 * 0.25, 1.0]
+
+
+def test_the_older_name_of_the_precise_scorer_scores_like_the_newer() -> None:
+    matches = (Match(320, Source.PRECISE), Match())
+    pool = _pool(Load(), Load(), matches=matches)
+    older = _scores(
+        "precise-prefix-cache-scorer",
+        pool,
+        tokenProcessorConfig={"blockSize": 64},
+        kvEventsConfig={"topicFilter": "kv@"},
+        speculativeTTL="5s",
+    )
+    assert older == _scores("prefix-cache-scorer", pool) == [0.5, 0.0]
 
 
 def test_a_prefix_that_nobody_holds_is_neutral_not_perfect() -> None:
@@ -138,9 +212,19 @@ def test_token_load_counts_pending_tokens_and_this_request() -> None:
         ("queue-scorer", {"runningWeight": 2}),
         ("prefix-cache-scorer", {"matchLengthWeight": 1.5}),
         ("prefix-cache-scorer", {"matchLengthWeight": float("nan")}),
-        ("prefix-cache-scorer", {"matchLengthScaleTokens": 0}),
+        ("prefix-cache-scorer", {"matchLengthWeight": 0.1, "matchLengthScaleTokens": 0}),
         ("prefix-cache-scorer", {"matchLengthScaleTokens": "long"}),
         ("token-load-scorer", {"queueThresholdTokens": -1}),
+        ("load-aware-scorer", {"threshold": 0}),
+        ("active-request-scorer", {"idleThreshold": -1}),
+        ("active-request-scorer", {"maxBusyScore": 1.01}),
+        ("active-request-scorer", {"maxBusyScore": float("nan")}),
+        ("no-hit-lru-scorer", {"lruSize": 0}),
+        ("context-length-aware", {"label": ""}),
+        ("header-label-affinity-scorer", {"headerName": "x-zone"}),
+        ("header-label-affinity-scorer", {"headerName": " ", "labelKey": "zone"}),
+        ("header-label-affinity-scorer", {"headerName": "x-zone", "labelKey": ""}),
+        ("endpoint-attribute-scorer", {"attributeKey": "WaitingQueueSize"}),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(kind: str, parameters: dict[str, Any]) -> None:
@@ -170,7 +254,8 @@ def _adapters(running: str = "", waiting: str = "", most: int = 2, base: str = "
 
 def _affinity(model: str, *loads: Load, target: str = "") -> list[float]:
     request = Request(id="r", api="c", path="/", model=model, target_model=target)
-    return list(build_scorer("lora-affinity-scorer", {}).score(request, _pool(*loads)))
+    scorer = build_scorer("lora-affinity-scorer", {})
+    return list(scorer.score(request, Candidates.of(_pool(*loads))))
 
 
 def test_an_adapter_runs_has_room_waits_or_has_no_place() -> None:
