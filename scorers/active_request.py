@@ -35,6 +35,10 @@ from epp.framework import Candidates, Column, Request
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveRequest:
     consumes: ClassVar = frozenset({"inflight-load"})
+    without_effect: ClassVar = {
+        "in_flight_load_producer_name": "there is one count of what is under way",
+        "request_timeout": "a request counts until its stream ends",
+    }
 
     idle_threshold: int = 0
     max_busy_score: float = 1.0

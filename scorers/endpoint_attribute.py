@@ -75,6 +75,7 @@ class Algorithm:
 class EndpointAttribute:
     stability: ClassVar = "alpha"
     consumes: ClassVar = frozenset({"engine-metrics", "inflight-load"})
+    without_effect: ClassVar = {"producer": "each attribute has one source"}
 
     def __init__(
         self, *, attribute_key: str, algorithm: Algorithm, producer: str | None = None

@@ -40,6 +40,11 @@ MAX_REQUESTS = 10_000
 
 class NoHitLru:
     consumes: ClassVar = frozenset({"prefix-match"})
+    without_effect: ClassVar = {
+        "prefix_plugin_type": "matches come with the candidates",
+        "prefix_plugin_name": "matches come with the candidates",
+        "prefix_match_info_producer_name": "an endpoint has one match, the best that is known",
+    }
 
     def __init__(
         self,

@@ -30,12 +30,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from epp.framework import Candidates, Column, Request
+from epp.framework import Candidates, Column, Request, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
     consumes: ClassVar = frozenset({"prefix-match"})
+    without_effect: ClassVar = {
+        "prefix_match_info_producer_name": "an endpoint has one match, the best that is known",
+    }
 
     match_length_weight: float = 0.0
     match_length_scale_tokens: int = 8192
@@ -69,12 +72,23 @@ class PrecisePrefixCache:
     """
 
     consumes: ClassVar = frozenset({"prefix-match"})
+    without_effect: ClassVar = dict.fromkeys(
+        (
+            "token_processor_config",
+            "indexer_config",
+            "kv_events_config",
+            "speculative_indexing",
+            "speculative_ttl",
+        ),
+        "sidecars follow their engines' events, and blocks are our own",
+    )
+    spelled: ClassVar = {"speculative_ttl": "speculativeTTL"}
 
     token_processor_config: Mapping[str, Any] | None = None
     indexer_config: Mapping[str, Any] | None = None
     kv_events_config: Mapping[str, Any] | None = None
     speculative_indexing: bool = False
-    speculative_ttl: str = "2s"
+    speculative_ttl: Seconds = 2.0
 
     def score(self, request: Request, candidates: Candidates, /) -> Column:
         return _BY_DEFAULT.score(request, candidates)

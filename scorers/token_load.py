@@ -32,6 +32,9 @@ from epp.framework import Candidates, Column, Request
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoad:
     consumes: ClassVar = frozenset({"inflight-load"})
+    without_effect: ClassVar = {
+        "in_flight_load_producer_name": "there is one count of what is under way",
+    }
 
     queue_threshold_tokens: int = 4_194_304
     in_flight_load_producer_name: str = ""

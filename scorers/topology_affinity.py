@@ -34,6 +34,9 @@ SCORES = {Level.HOST: 1.0, Level.RACK: 0.2, Level.ZONE: 0.05, Level.REGION: 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyAffinity(Topology):
     stability: ClassVar = "alpha"
+    without_effect: ClassVar = {
+        "topology_producer_name": "labels are read from the endpoints",
+    }
 
     def score(self, request: Request, candidates: Candidates, /) -> list[float]:
         if request.peer is None:
