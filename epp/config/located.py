@@ -19,6 +19,8 @@ _MAX_PARTS = 200_000
 _MAX_DEPTH = 32
 _MAX_TOLD = 5
 _MAX_QUOTED = 64
+_MAX_LISTED = 16
+_LEAST_PART = 3
 _MERGE = "tag:yaml.org,2002:merge"
 _TIME = "tag:yaml.org,2002:timestamp"
 _INT = "tag:yaml.org,2002:int"
@@ -179,9 +181,14 @@ def _sentence(fault: Any, model: type[BaseModel]) -> str:
 def unknown(what: str, name: str, known: Mapping[str, object] | list[str]) -> str:
     """A sentence for a name that nobody knows, with the nearest one that somebody does."""
     name = name[:_MAX_QUOTED]
-    near = difflib.get_close_matches(name, known, n=1) or [one for one in known if name in one]
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
-    return f"unknown {what} {name!r}; {hint}"
+    near = difflib.get_close_matches(name, known, n=1)
+    if not near and len(name) >= _LEAST_PART:
+        near = [one for one in known if name in one]
+    if near:
+        return f"unknown {what} {name!r}; did you mean {near[0]!r}?"
+    listed = ", ".join([*known][:_MAX_LISTED]) or "none"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"unknown {what} {name!r}; known: {listed}{more}"
 
 
 def _known_names(model: type[BaseModel], path: Location) -> list[str]:

@@ -9,6 +9,8 @@ PARSERS = frozenset({"openai-parser", "anthropic-parser", "vllmhttp-parser", "pa
 NOTHING_TO_DO = {
     "endpoint-notification-source": "every part follows the pool's members in any case",
     "k8s-notification-source": "every part follows the pool's members in any case",
+    "disagg-headers-handler": "its headers are written for every split request",
+    "prefill-header-handler": "its headers are written for every split request",
     "topology-extractor": "labels of endpoints are read where they are needed",
     "destination-endpoint-served-verifier": "--conformance does the same",
 }
@@ -19,8 +21,7 @@ DEPRECATED = {
     "by-label": "label-selector-filter",
     "by-label-selector": "label-selector-filter",
     "pd-profile-handler": "disagg-profile-handler",
-    "disagg-headers-handler": "disagg-profile-handler",
-    "prefill-header-handler": "disagg-profile-handler",
+    "data-parallel-profile-handler": "single-profile-handler, with a port for each engine",
     "tokenizer": "token-producer",
 }
 """Older names that still work, and their successors."""
@@ -34,6 +35,7 @@ _BURST = "predictions are made when a request is routed, so that bursts of equal
 _SOURCE = "the picker names no source of KV outside of a split request"
 _PEERS = "replicas share what they know through --store redis"
 _REPORT = "the gateway's access log has the usage of answers; nothing is computed from it here"
+_PAIRS = "pair by a label with pair-label-filter"
 _OTHER_ENGINE = "such requests pass unread and are routed by load; leave the parser out"
 
 REFUSED = {
@@ -57,7 +59,8 @@ REFUSED = {
     "local-syncer": _PEERS,
     "request-attribute-reporter": _REPORT,
     "agent-identity": "name the session's header in session-affinity-scorer",
-    "disaggregatedset-rollout-screener": "pair by a label with pair-label-filter",
+    "disaggregatedset-rollout-screener": _PAIRS,
+    "disaggregatedset-rollout-pod-extractor": _PAIRS,
     "models-data-source": "--known-models says which models are served",
     "models-data-extractor": "--known-models says which models are served",
     "mm-embeddings-cache-scorer": "encoder caches of engines are not followed yet",

@@ -140,6 +140,16 @@ class LivePlan:
         self._swaps += 1
 
 
+def unfollowed(before: Built, after: Built) -> tuple[str, ...]:
+    """Producers whose settings differ: the state path reads them once, when the picker starts."""
+
+    def settings(built: Built) -> set[tuple[str, str]]:
+        names = {use.reference for uses in built.plan.producers.values() for use in uses}
+        return {(name, built.plugins[name].made_from) for name in names}
+
+    return tuple(sorted({name for name, _ in settings(before) ^ settings(after)}))
+
+
 def _uses(plan: Plan) -> Iterable[Use]:
     """Every plugin of a plan, some of them more than once."""
     for profile in plan.profiles.values():
