@@ -67,8 +67,11 @@ class PrecisePrefixCache:
     """Prefer endpoints that hold the beginning of the prompt; the older name of two plugins.
 
     Type: `precise-prefix-cache-scorer`. Deprecated: use `prefix-cache-scorer`, by whose defaults it
-    scores, and `precise-prefix-cache-producer`, which takes the same parameters. Here they change
-    nothing: the sidecars follow their engines' events, and blocks are our own.
+    scores, and `precise-prefix-cache-producer`, which takes the same parameters.
+
+    Parameters, which are read and change nothing: `tokenProcessorConfig`, `indexerConfig`,
+    `kvEventsConfig`, `speculativeIndexing` and `speculativeTTL`. Sidecars follow their engines'
+    events, and blocks are our own.
     """
 
     consumes: ClassVar = frozenset({"prefix-match"})
