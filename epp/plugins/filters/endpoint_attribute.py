@@ -59,6 +59,7 @@ class Algorithm:
 class EndpointAttribute:
     stability: ClassVar[str] = "alpha"
     consumes: ClassVar[frozenset[str]] = frozenset({"engine-metrics"})
+    without_effect: ClassVar[dict[str, str]] = {"producer": "each attribute has one source"}
     attribute: str
     algorithm: Algorithm
     producer: str = ""

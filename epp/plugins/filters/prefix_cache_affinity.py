@@ -42,6 +42,11 @@ from epp.framework import Candidates, Mask, Request
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheAffinity:
     consumes: ClassVar[frozenset[str]] = frozenset({"prefix-match", "inflight-load"})
+    without_effect: ClassVar[dict[str, str]] = {
+        "prefix_match_info_producer_name": "an endpoint has one match, the best that is known",
+        "in_flight_load_producer_name": "there is one count of what is under way",
+        "latency_prediction_info_producer_name": "no predictor is offered",
+    }
     spelled: ClassVar[dict[str, str]] = {"max_ttft_penalty_ms": "maxTTFTPenaltyMs"}
     affinity_threshold: float = 0.8
     exploration_probability: float = 0.0

@@ -29,6 +29,9 @@ from epp.framework.topology import Level, Topology
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyAffinity(Topology):
     stability: ClassVar[str] = "alpha"
+    without_effect: ClassVar[dict[str, str]] = {
+        "topology_producer_name": "labels are read from the endpoints",
+    }
     min_affinity: Level = Level.HOST
 
     def keep(self, request: Request, candidates: Candidates, /) -> list[bool]:

@@ -53,6 +53,9 @@ class Condition:
 class Utilization:
     stability: ClassVar[str] = "alpha"
     consumes: ClassVar[frozenset[str]] = frozenset({"engine-metrics", "inflight-load"})
+    without_effect: ClassVar[dict[str, str]] = {
+        "in_flight_load_producer_name": "there is one count of what is under way",
+    }
     conditions: tuple[Condition, ...]
     fallback_on_empty: bool = False
     in_flight_load_producer_name: str = ""

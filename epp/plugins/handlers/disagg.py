@@ -33,9 +33,9 @@ _NO_ENCODE = "the encode stage is not offered: each engine encodes media itself"
 
 @parameters
 class Profiles:
-    decode: str = ""
-    prefill: str = ""
-    encode: str = ""
+    decode: str = "decode"
+    prefill: str = "prefill"
+    encode: str = "encode"
 
 
 @parameters
@@ -69,14 +69,17 @@ class Disagg:
             raise ValueError(f"deciders.encode: {_NO_ENCODE}")
 
     def _read_flat_form(self) -> None:
+        usual = Profiles()
         profiles = Profiles(
-            decode=self.decode_profile, prefill=self.prefill_profile, encode=self.encode_profile
+            decode=self.decode_profile or usual.decode,
+            prefill=self.prefill_profile or usual.prefill,
+            encode=self.encode_profile or usual.encode,
         )
         deciders = Deciders(
             prefill=self.prefill_decider_plugin_name or self.decider_plugin_name,
             encode=self.encode_decider_plugin_name,
         )
-        if profiles == Profiles() and deciders == Deciders():
+        if profiles == usual and deciders == Deciders():
             return
         if self.profiles != Profiles() or self.deciders != Deciders():
             raise ValueError("profiles and deciders stand beside the flat form; use one of them")

@@ -19,12 +19,20 @@ Parameters:
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from epp.framework import Course, Request
+
+_ONE_MATCH = "an endpoint has one match, the best that is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PdProfile:
+    without_effect: ClassVar[dict[str, str]] = {
+        "prefix_plugin_type": _ONE_MATCH,
+        "prefix_plugin_name": _ONE_MATCH,
+        "prefix_match_info_producer_name": _ONE_MATCH,
+    }
     decode_profile: str = "decode"
     prefill_profile: str = "prefill"
     decider_plugin_name: str = "always-disagg-pd-decider"
