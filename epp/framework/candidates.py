@@ -7,12 +7,14 @@ and read-only.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .types import Endpoint, EndpointId, Source
+from .types import Endpoint, EndpointId, Lora, Source
+
+T = TypeVar("T")
 
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -22,6 +24,11 @@ _NO_ROWS: Rows = np.empty(0, np.intp)
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
+
+
+def _is_nan(value: float) -> bool:
+    """Faster than numpy's, for a single number."""
+    return value != value  # noqa: PLR0124 - only NaN differs from itself
 
 
 COLUMNS: Mapping[str, Callable[[Endpoint], float]] = {
@@ -70,7 +77,18 @@ def attribute(name: str) -> str:
 class Candidates(Sequence[Endpoint]):
     """See the module. Immutable; `take` gives a part of it."""
 
-    __slots__ = ("_at", "_built", "_columns", "_ids", "_labels", "_rows", "_size", "_whole")
+    __slots__ = (
+        "_addresses",
+        "_at",
+        "_built",
+        "_columns",
+        "_ids",
+        "_labels",
+        "_loras",
+        "_rows",
+        "_size",
+        "_whole",
+    )
 
     def __init__(
         self,
@@ -80,6 +98,8 @@ class Candidates(Sequence[Endpoint]):
         *,
         ids: Sequence[EndpointId] | None = None,
         labels: Sequence[Mapping[str, str]] | None = None,
+        addresses: Sequence[str] | None = None,
+        loras: Sequence[Lora | None] | None = None,
     ) -> None:
         """`at` builds the endpoint of a row. `columns` may hold any of `COLUMNS`; what is missing
         is made from the endpoints when it is first read."""
@@ -88,6 +108,8 @@ class Candidates(Sequence[Endpoint]):
         self._columns = dict(columns or {})
         self._ids = ids
         self._labels = labels
+        self._addresses = addresses
+        self._loras = loras
         self._built: dict[int, Endpoint] = {}
         self._whole: Candidates | None = None
         self._rows = _NO_ROWS
@@ -124,23 +146,29 @@ class Candidates(Sequence[Endpoint]):
     def ids(self) -> Sequence[EndpointId]:
         """Of every candidate; no endpoint is built for it where the maker of these gave them."""
         if self._ids is None:
-            if self._whole is None:
-                self._ids = [one.id for one in self]
-            else:
-                known = self._whole.ids
-                self._ids = [known[row] for row in self._rows]
+            self._ids = self._listed(lambda one: one.ids, lambda one: one.id)
         return self._ids
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Of every candidate, likewise."""
+        if self._addresses is None:
+            self._addresses = self._listed(lambda one: one.addresses, lambda one: one.address)
+        return self._addresses
 
     @property
     def labels(self) -> Sequence[Mapping[str, str]]:
         """Of every candidate, likewise."""
         if self._labels is None:
-            if self._whole is None:
-                self._labels = [one.labels for one in self]
-            else:
-                known = self._whole.labels
-                self._labels = [known[row] for row in self._rows]
+            self._labels = self._listed(lambda one: one.labels, lambda one: one.labels)
         return self._labels
+
+    @property
+    def loras(self) -> Sequence[Lora | None]:
+        """Adapters of every candidate, likewise."""
+        if self._loras is None:
+            self._loras = self._listed(lambda one: one.loras, lambda one: one.load.lora)
+        return self._loras
 
     def column(self, name: str) -> Column:
         """One number of every candidate. Raises KeyError for a name that is not in `COLUMNS`."""
@@ -162,7 +190,7 @@ class Candidates(Sequence[Endpoint]):
         known, our own count alone.
         """
         waiting, ours = self.column("waiting"), self.column("reserved_pending")
-        if not self._size or np.isnan(np.fmin.reduce(waiting)):
+        if not self._size or _is_nan(np.fmin.reduce(waiting)):
             return ours
         return np.maximum(waiting, ours)
 
@@ -170,9 +198,18 @@ class Candidates(Sequence[Endpoint]):
         """Requests that are being answered: the engine's count or ours; unknown as in `queues`."""
         running = self.column("running")
         ours = self.column("reserved_requests") - self.column("reserved_pending")
-        if not self._size or np.isnan(np.fmin.reduce(running)):
+        if not self._size or _is_nan(np.fmin.reduce(running)):
             return np.maximum(ours, 0.0)
         return np.maximum(running, ours)
+
+    def _listed(
+        self, known: "Callable[[Candidates], Sequence[T]]", read: Callable[[Endpoint], T]
+    ) -> list[T]:
+        """From those of which this is a part, else from the endpoints."""
+        if self._whole is None:
+            return [read(one) for one in self]
+        all_of_them = known(self._whole)
+        return [all_of_them[row] for row in self._rows.tolist()]
 
     def take(self, rows: Sequence[int] | Rows) -> "Candidates":
         """The candidates of these rows, in this order."""

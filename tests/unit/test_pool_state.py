@@ -476,7 +476,7 @@ def test_a_decision_for_someone_who_left_is_not_charged(state: PoolState) -> Non
     state.replace([], 0.1)
     state.charge(chosen, request(), 0.1)
     assert state.counts["charge-no-member"] == 1
-    assert state.candidates(KEYS, block_tokens=64, prompt_tokens=640, now=0.1) == []
+    assert not list(state.candidates(KEYS, block_tokens=64, prompt_tokens=640, now=0.1))
 
 
 def test_a_decision_beyond_the_limit_is_routed_but_not_charged(state: PoolState) -> None:
