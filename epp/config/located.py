@@ -170,7 +170,7 @@ def _sentence(fault: Any, model: type[BaseModel]) -> str:
             return f"{name!r} is missing"
         case _:
             message = str(fault["msg"]).removeprefix("Value error, ")
-            if fault["type"] == "model_type":
+            if fault["type"] in {"model_type", "dict_type"}:
                 message = "must be a mapping"
             message = f"{name!r}: {message[:1].lower()}{message[1:]}"
             value = fault["input"]

@@ -163,7 +163,7 @@ def test_the_older_group_works_and_is_told() -> None:
         ),
         (
             "- type: queue-scorer\n  parameters: 3",
-            "f:5:3 'parameters': input should be a valid dict",
+            "f:5:3 'parameters': must be a mapping",
         ),
         (
             "- type: openai-parser\n  parameters: {a: 1}",
