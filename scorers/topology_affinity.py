@@ -41,5 +41,5 @@ class TopologyAffinity(Topology):
     def score(self, request: Request, candidates: Candidates, /) -> list[float]:
         if request.peer is None:
             return [0.0] * len(candidates)
-        peer = request.peer.labels
-        return [SCORES[self.shared(peer, labels)] for labels in candidates.labels]
+        shares = self.near(request.peer.labels)
+        return [SCORES[shares(labels)] for labels in candidates.labels]

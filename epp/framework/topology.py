@@ -4,7 +4,7 @@ For plugins that choose who works for another endpoint: KV moves fastest within 
 from `Topology`, whose fields are their parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,14 +34,22 @@ class Topology:
     topology_producer_name: str = ""
     """Of the reference, where the labels are read elsewhere; changes nothing."""
 
-    def shared(self, one: Mapping[str, str], other: Mapping[str, str]) -> Level | None:
-        """What two endpoints share, by their labels; None: nothing known. A label that is missing
-        or empty is shared with nobody."""
-        for level, label in zip(Level, self._labels, strict=True):
-            value = one.get(label)
-            if value and value == other.get(label):
-                return level
-        return None
+    def near(self, one: Mapping[str, str]) -> Callable[[Mapping[str, str]], Level | None]:
+        """Says of the labels of another endpoint what it shares with the one of these; None:
+        nothing known. A label that is missing or empty is shared with nobody."""
+        places = [
+            (level, label, value)
+            for level, label in zip(Level, self._labels, strict=True)
+            if (value := one.get(label))
+        ]
+
+        def shares(other: Mapping[str, str]) -> Level | None:
+            for level, label, value in places:
+                if other.get(label) == value:
+                    return level
+            return None
+
+        return shares
 
     @property
     def _labels(self) -> tuple[str, ...]:
