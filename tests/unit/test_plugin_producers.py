@@ -6,6 +6,7 @@ import pytest
 
 from epp.errors import PluginError
 from epp.framework import MetricsSource, SessionReader, TokenSource, registry
+from epp.request.plan.resolve import resolve
 
 
 def producer(kind: str, **parameters: Any) -> Any:
@@ -130,6 +131,20 @@ def test_values_that_cannot_be_are_refused_also_where_they_have_no_effect(
     kind: str, parameters: dict[str, Any]
 ) -> None:
     assert "must be" in refused(kind, **parameters)
+
+
+def test_a_configuration_hears_of_each_parameter_that_changes_nothing() -> None:
+    text = b"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: queue-scorer
+  - type: precise-prefix-cache-producer
+    parameters: {speculativeTTL: 5s, speculativeIndexing: true}
+"""
+    told = [note for note in resolve(text, "some.yaml").notes if "changes nothing" in note]
+    assert len(told) == 2
+    assert told[0].startswith("some.yaml:7:18 'speculativeTTL' changes nothing here: predictions")
 
 
 def test_parameters_without_effect_are_told_with_the_reason() -> None:

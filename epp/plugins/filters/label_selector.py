@@ -57,7 +57,16 @@ class LabelSelector:
     match_expressions: tuple[Expression, ...] = ()
 
     def keep(self, _: Request, candidates: Candidates, /) -> list[bool]:
-        return [self._matches(labels) for labels in candidates.labels]
+        names = [*self.match_labels, *(one.key for one in self.match_expressions)]
+        verdicts: dict[tuple[str | None, ...], bool] = {}
+        kept: list[bool] = []
+        for labels in candidates.labels:
+            values = tuple(map(labels.get, names))  # few differ among many endpoints
+            verdict = verdicts.get(values)
+            if verdict is None:
+                verdict = verdicts[values] = self._matches(labels)
+            kept.append(verdict)
+        return kept
 
     def _matches(self, labels: Mapping[str, str]) -> bool:
         if any(labels.get(name) != value for name, value in self.match_labels.items()):

@@ -33,7 +33,5 @@ class PairLabel:
     def keep(self, request: Request, candidates: Candidates, /) -> list[bool]:
         if request.peer is None:
             return [True] * len(candidates)
-        wanted = [(name, request.peer.labels.get(name)) for name in self.labels]
-        return [
-            all(labels.get(name) == value for name, value in wanted) for labels in candidates.labels
-        ]
+        wanted = tuple(map(request.peer.labels.get, self.labels))
+        return [tuple(map(labels.get, self.labels)) == wanted for labels in candidates.labels]

@@ -37,9 +37,13 @@ class TopologyAffinity(Topology):
     def keep(self, request: Request, candidates: Candidates, /) -> list[bool]:
         if request.peer is None:
             return [True] * len(candidates)
-        here = request.peer.labels
-        kept = [self._near(self.shared(here, labels)) for labels in candidates.labels]
+        places = (self.hostname, self.rack, self.zone, self.region)
+        kept = [False] * len(candidates)
+        for label in places[: self.min_affinity.looseness + 1]:
+            here = request.peer.labels.get(label)
+            if here:
+                kept = [
+                    near or labels.get(label) == here
+                    for near, labels in zip(kept, candidates.labels, strict=True)
+                ]
         return kept if any(kept) else [True] * len(kept)
-
-    def _near(self, shared: Level | None) -> bool:
-        return shared is not None and shared.looseness <= self.min_affinity.looseness

@@ -23,7 +23,7 @@ Parameters:
 ```
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from epp.framework import Course, Request, parameters
@@ -42,10 +42,6 @@ class Profiles:
 class Deciders:
     prefill: str = ""
     encode: str = ""
-
-    def __iter__(self) -> Iterator[str]:
-        """Names of those that are used."""
-        return iter([name for name in (self.prefill, self.encode) if name])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,10 +47,6 @@ class PdProfile:
         if not 0 <= self.primary_port <= 65535:
             raise ValueError("primaryPort must lie between 1 and 65535, or be 0")
 
-    @property
-    def deciders(self) -> tuple[str, ...]:
-        return (self.decider_plugin_name,)
-
     def fault(self, profiles: Collection[str], deciders: Collection[str], /) -> str:
         for profile in (self.decode_profile, self.prefill_profile):
             if profile not in profiles:

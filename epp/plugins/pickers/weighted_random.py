@@ -21,7 +21,8 @@ router). Logarithms of the keys are compared: small ratings would round them all
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+
+import numpy as np
 
 from epp.framework import Chance, sample
 
@@ -35,11 +36,11 @@ class WeightedRandom:
             raise ValueError("maxNumOfEndpoints must be at least 1")
 
     def pick(self, totals: Sequence[float], chance: Chance, /) -> list[int]:
-        keys = [
-            (log(1.0 - chance.random()) / rating, row)
-            for row, rating in enumerate(totals)
-            if rating > 0.0
-        ]
-        chosen = [row for _, row in sorted(keys, reverse=True)][: self.max_num_of_endpoints]
-        rest = [row for row, rating in enumerate(totals) if not rating > 0.0]
+        rated = np.asarray(totals, dtype=np.float64)
+        some = np.flatnonzero(rated > 0.0)
+        drawn = np.fromiter((chance.random() for _ in range(len(some))), np.float64, len(some))
+        with np.errstate(over="ignore"):
+            keys = np.log1p(-drawn) / rated[some]
+        chosen: list[int] = some[np.argsort(-keys)][: self.max_num_of_endpoints].tolist()
+        rest: list[int] = np.flatnonzero(~(rated > 0.0)).tolist()
         return chosen + sample(rest, self.max_num_of_endpoints - len(chosen), chance)

@@ -12,6 +12,7 @@ from epp.config.located import Located, Location, unknown
 from epp.config.picker_config import PluginEntry
 from epp.errors import ConfigError, PluginError
 from epp.framework import registry
+from epp.framework.plugins import yaml_name
 from epp.framework.registry import Kind, PluginType, Stability
 
 from . import elsewhere
@@ -111,6 +112,10 @@ class Entries:
             at = (*path, "parameters", *error.path) if error.path else spot
             raise self.file.fault(at, error.what) from error
         self._used.update(_words(given))
+        for key in given:
+            reason = kind.without_effect.get(yaml_name(key))
+            if reason is not None:
+                self.note((*path, "parameters", key), f"{key!r} changes nothing here: {reason}")
         return use
 
     def _type(self, name: str, spot: Location) -> PluginType:
