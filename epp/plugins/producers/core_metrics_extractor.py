@@ -2,6 +2,8 @@
 
 Type: `core-metrics-extractor`.
 
+Pages are read by the names of vLLM's metrics; other names are checked, and change nothing yet.
+
 Parameters:
 - `engineLabelKey` (`llm-d.ai/engine-type`): label of an endpoint that names its engine.
 - `defaultEngine` (`vllm`): engine of endpoints without it; built in are `vllm`, `sglang`,
@@ -72,6 +74,10 @@ class EngineConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreMetricsExtractor:
     produces: ClassVar[frozenset[str]] = frozenset({"engine-metrics"})
+    without_effect: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("engine_label_key", "default_engine", "engine_configs"),
+        "pages are read by the names of vLLM's metrics",
+    )
     engine_label_key: str = "llm-d.ai/engine-type"
     default_engine: str = "vllm"
     engine_configs: tuple[EngineConfig, ...] = ()
