@@ -32,7 +32,8 @@ def pool(size: int, *, warm: bool) -> Callable[[], Candidates]:
         for name in ("matched_tokens", "credited_tokens"):
             columns[name] = np.zeros(size)
     ids, labels = [one.id for one in made], [one.labels for one in made]
-    return lambda: Candidates(size, made.__getitem__, columns, ids=ids, labels=labels)
+    loras = [one.load.lora for one in made]
+    return lambda: Candidates(size, made.__getitem__, columns, ids=ids, labels=labels, loras=loras)
 
 
 def microseconds(scorer: Any, asked: Request, make: Callable[[], Candidates]) -> float:

@@ -16,6 +16,7 @@ from epp.framework import (
     PoolId,
     Request,
     Source,
+    registry,
 )
 from epp.framework.registry import build_scorer
 
@@ -55,6 +56,7 @@ def _running(*counts: int | None) -> list[Endpoint]:
     ("depths", "parameters", "expected"),
     [
         ((10, 5, 0), {}, [0.0, 0.5, 1.0]),
+        ((12, 7, 2), {}, [0.0, 0.5, 1.0]),
         ((7, 7), {}, [1.0, 1.0]),
         ((3,), {}, [1.0]),
         ((1, 0), {}, [0.0, 1.0]),
@@ -101,6 +103,7 @@ def test_where_no_engine_is_known_our_own_count_decides_alone() -> None:
     ("counts", "expected"),
     [
         ((10, 5, 0), [0.0, 0.5, 1.0]),
+        ((12, 7, 2), [0.0, 0.5, 1.0]),
         ((4, 4), [1.0, 1.0]),
         ((1, 0), [0.0, 1.0]),
         ((None, 8, 0), [0.0, 0.0, 1.0]),
@@ -273,3 +276,32 @@ def test_a_base_model_and_a_pool_without_adapters_feel_nothing() -> None:
 def test_whoever_says_nothing_of_adapters_is_as_good_as_the_worst_who_does() -> None:
     assert _affinity("a", _adapters("a"), Load()) == [1.0, 0.6]
     assert _affinity("a", _adapters("a"), _adapters("x y"), Load()) == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "stability"),
+    [
+        ("active-request-scorer", "inflight-load", "stable"),
+        ("context-length-aware", "tokens", "stable"),
+        ("decode-load-scorer", "engine-metrics inflight-load", "stable"),
+        ("endpoint-attribute-scorer", "engine-metrics inflight-load", "alpha"),
+        ("header-label-affinity-scorer", "", "alpha"),
+        ("kv-cache-utilization-scorer", "engine-metrics", "stable"),
+        ("load-aware-scorer", "engine-metrics inflight-load", "stable"),
+        ("lora-affinity-scorer", "engine-metrics", "stable"),
+        ("no-hit-lru-scorer", "prefix-match", "stable"),
+        ("precise-prefix-cache-scorer", "prefix-match", "stable"),
+        ("prefix-cache-scorer", "prefix-match", "stable"),
+        ("queue-scorer", "engine-metrics inflight-load", "stable"),
+        ("running-requests-size-scorer", "engine-metrics inflight-load", "stable"),
+        ("session-affinity-scorer", "session-id", "alpha"),
+        ("token-load-scorer", "inflight-load", "stable"),
+        ("topology-affinity-scorer", "", "alpha"),
+    ],
+)
+def test_each_scorer_says_what_it_reads_and_how_stable_it_is(
+    kind: str, reads: str, stability: str
+) -> None:
+    found = registry.find(kind)
+    assert found is not None
+    assert (found.consumes, found.stability) == (frozenset(reads.split()), stability)
