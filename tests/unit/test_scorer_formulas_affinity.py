@@ -170,6 +170,12 @@ def test_an_attribute_is_rated_within_the_candidates_or_within_fixed_bounds() ->
     assert _scores(_by("higher", **fixed), pool) == pytest.approx([0.0, 0.5, 1.0, 0.0])
 
 
+def test_groups_of_parameters_are_read_in_both_spellings() -> None:
+    pool = [_endpoint("a", load=Load(kv_usage=0.5))]
+    for fixed in ({"fixedRange": {"min": 0, "max": 1}}, {"fixed_range": {"min": 0, "max": 1}}):
+        assert _scores(_by("lower", **fixed), pool) == [0.5]
+
+
 def test_equal_attributes_are_neutral_and_unknown_ones_worst() -> None:
     pool = [
         _endpoint("a", load=Load(waiting=3)),
