@@ -1,17 +1,20 @@
 """Configurations of the reference load as they are, and come to what they say."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epp.errors import ConfigError
+from epp.request.plan import elsewhere
 from epp.request.plan.entries import Options
 from epp.request.plan.live import build
 from epp.request.plan.plan import Plan
 from epp.request.plan.resolve import default_plan, resolve
 
 SAMPLES = Path(__file__).parents[1] / "data" / "picker_configs"
+DOCS = Path(__file__).parents[2] / "docs" / "scheduling.md"
 NAMES = sorted(path.name for path in SAMPLES.glob("*.yaml"))
 
 
@@ -121,3 +124,16 @@ def test_the_default_is_a_configuration_like_any_other() -> None:
     assert list(plan.profiles) == ["decode", "prefill"]
     assert plan.notes == ()
     assert build(plan).handler.name == "disagg-profile-handler"
+
+
+def test_examples_of_the_documentation_load() -> None:
+    examples = re.findall(r"```yaml\n(apiVersion.*?)```", DOCS.read_text(), re.DOTALL)
+    assert examples
+    for example in examples:
+        assert resolve(example.encode(), "example").notes == ()
+
+
+def test_the_documentation_lists_whatever_is_refused_with_its_reason() -> None:
+    text = DOCS.read_text()
+    for name, instead in elsewhere.REFUSED.items():
+        assert any(f"`{name}`" in row and instead in row for row in text.splitlines()), name
