@@ -1,8 +1,8 @@
 """Composition root of `epp serve`: builds the parts, owns the TaskGroup and the order of shutdown.
 
-Start: membership first (a bad file stops us with its line and column), then the ports, then
-readiness. Stop: readiness goes first, what gateways still send is served until they have noticed,
-live streams finish up to the drain time, then the tasks end.
+Start: configuration and membership first (a bad file stops us with its line and column), then the
+ports, then readiness. Stop: readiness goes first, what gateways still send is served until they
+have noticed, live streams finish up to the drain time, then the tasks end.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ import uvloop
 from epp import listening
 from epp.config.serve import ServeSettings
 from epp.control import files
+from epp.control.reload import Reload
 from epp.errors import ConfigError
 from epp.framework import PoolId, Role
 from epp.observe import admin, logs
@@ -31,6 +32,8 @@ from epp.observe.metrics import Metrics
 from epp.request.apis.catalog import Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
+from epp.request.plan.live import Built, LivePlan, unfollowed
+from epp.request.plan.source import PlanSource
 from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
 from epp.request.split import Decider, SplitRules
 from epp.request.tokenizer import EngineTokenizer
@@ -90,6 +93,17 @@ class Picker:
             LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
         )
         self.switch = ModeSwitch(settings.mode)
+        source = PlanSource.of(settings)
+        text = source.read()
+        self.live = LivePlan(source.built(text))
+        self.reload: Reload[Built] | None = None
+        if settings.config_file is not None:
+            self.reload = Reload(
+                settings.config_file,
+                text=text,
+                build=lambda changed: source.built(changed, self.live.built),
+                swap=self._swap,
+            )
         every_s = settings.refresh_metrics_interval_s
         self.scraper = Scraper(
             self.pool,
@@ -136,6 +150,7 @@ class Picker:
             tokens=tokens,
             offload=offload,
             switch=self.switch,
+            config=self.reload,
         )
         return PickDirector(
             pool=self.pool,
@@ -167,6 +182,12 @@ class Picker:
                 candidates=self.settings.prefill_candidates,
             ),
         )
+
+    def _swap(self, built: Built) -> None:
+        for producer in unfollowed(self.live.built, built):
+            log.warning("its settings hold from the next start", producer=producer)
+        _tell_notes(built)
+        self.live.swap(built)
 
     def _someone(self) -> str | None:
         """A ready endpoint, another one each time."""
@@ -234,6 +255,7 @@ async def serve(
     """Serve until SIGTERM, SIGINT or `stop`. Raises EppError when it cannot start."""
     stop = stop or asyncio.Event()
     picker = Picker(settings)
+    _tell_notes(picker.live.built)
     picker.load_members()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -288,6 +310,8 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         )
         for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
             tasks.create_task(work())
+        if picker.reload is not None:
+            tasks.create_task(picker.reload.run())
         state = picker.reader.port if isinstance(picker.reader, StateServer) else None
         yield (
             shell,
@@ -332,6 +356,11 @@ def _certificate_changed(error: ConfigError | None) -> None:
         log.info("certificate renewed")
     else:
         log.error("new certificate refused, the old one stays", error=str(error))
+
+
+def _tell_notes(built: Built) -> None:
+    for note in built.plan.notes:
+        log.warning("configuration", note=note)
 
 
 def _warn_file(sentence: str) -> None:
