@@ -10,10 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.timing import scaled
 
+CONFIG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+WORDS = ("taken", "refused")
 FREE_PORTS = ["--metrics-port=0", "--admin-port=0", "--state-port=0"]
 
 
@@ -91,3 +94,52 @@ async def _handshake(port: int, version: ssl.TLSVersion) -> str:
     spoken = writer.get_extra_info("ssl_object").version()
     writer.close()
     return spoken
+
+
+async def test_a_configuration_is_followed_by_a_running_picker(
+    endpoints: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIG)
+    async with serving(
+        *("--endpoints-file", endpoints, "--config-file", str(config)),
+        *("--grpc-port", "0", "--grpc-health-port", "0", *FREE_PORTS),
+    ) as lines:
+        url = f"http://127.0.0.1:{lines['serving']['metrics']}/metrics"
+        taken, refused = (f'epp_config_changes_total{{result="{word}"}}' for word in WORDS)
+        _write(config, CONFIG + "plugins: [{type: queue-scorer}]\n")
+        await _metric(url, taken, 1.0)
+        _write(config, CONFIG + "plugins: [{type: no-such-scorer}]\n")
+        await _metric(url, refused, 1.0)
+        await _metric(url, "epp_config_current", 0.0)
+
+
+async def test_a_bad_configuration_stops_the_start_with_its_place(
+    endpoints: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIG + "plugins: [{type: no-such-scorer}]\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
+        *("--config-file", str(config), *FREE_PORTS),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(scaled(30.0)):
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    assert said.decode().startswith(f"epp: {config}:3:12 unknown plugin type 'no-such-scorer'")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def _metric(url: str, name: str, value: float) -> None:
+    """Wait until the page says so."""
+    async with asyncio.timeout(scaled(15.0)), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(url) as answer:
+                page = await answer.text()
+            if f"{name} {value}" in page.splitlines():
+                return
+            await asyncio.sleep(0.05)
