@@ -55,7 +55,14 @@ def test_it_says_what_will_run_and_who_feeds_whom(check: Check) -> None:
 def test_without_a_file_it_says_what_runs_by_default(check: Check) -> None:
     said = check()
     assert said.startswith("default can be used.")
+    assert "profile   decode" in said
+    assert "notes" not in said.splitlines()
+
+
+def test_what_a_rule_puts_in_is_told(check: Check) -> None:
+    said = check(SAMPLES / "hermetic.yaml").splitlines()
     assert "  picker  max-score-picker (by default)" in said
+    assert "handler   single-profile-handler (by default)" in said
 
 
 def test_another_name_and_notes_are_shown(check: Check) -> None:
