@@ -88,6 +88,7 @@ class Candidates(Sequence[Endpoint]):
         "_rows",
         "_size",
         "_whole",
+        "_why",
     )
 
     def __init__(
@@ -113,6 +114,7 @@ class Candidates(Sequence[Endpoint]):
         self._built: dict[int, Endpoint] = {}
         self._whole: Candidates | None = None
         self._rows = _NO_ROWS
+        self._why = ""
 
     @classmethod
     def of(cls, endpoints: Sequence[Endpoint]) -> "Candidates":
@@ -211,16 +213,42 @@ class Candidates(Sequence[Endpoint]):
         all_of_them = known(self._whole)
         return [all_of_them[row] for row in self._rows.tolist()]
 
-    def take(self, rows: Sequence[int] | Rows) -> "Candidates":
-        """The candidates of these rows, in this order."""
+    def take(self, rows: Sequence[int] | Rows, why: str = "") -> "Candidates":
+        """The candidates of these rows, in this order. `why` says what is against the others."""
         if isinstance(rows, range) and rows == range(self._size):
             return self
         picked = np.asarray(rows, np.intp)
         part = Candidates(len(picked), lambda row: self[int(picked[row])])
-        part._whole, part._rows = self, picked
+        part._whole, part._rows, part._why = self, picked, why
         return part
 
-    def keep(self, mask: Sequence[bool] | Mask) -> "Candidates":
+    def keep(self, mask: Sequence[bool] | Mask, why: str = "") -> "Candidates":
         """Those where the mask is true; the same object where it is true throughout."""
         rows = np.flatnonzero(np.asarray(mask, dtype=np.bool_))
-        return self if len(rows) == self._size else self.take(rows)
+        return self if len(rows) == self._size else self.take(rows, why)
+
+    def excluded(
+        self, most: int, since: "Candidates | None" = None
+    ) -> list[tuple[str, int, tuple[str, ...]]]:
+        """What was left out on the way to these candidates, in the order of the steps: why, how
+        many, and the addresses of the first `most` of them. `since`: look no further back than
+        these, of which this is a part."""
+        steps: list[tuple[str, int, tuple[str, ...]]] = []
+        part = self
+        while part is not since and part._whole is not None:
+            whole = part._whole
+            gone = np.ones(len(whole), np.bool_)
+            gone[part._rows] = False
+            rows = np.flatnonzero(gone)
+            if part._why and len(rows):
+                steps.append((part._why, len(rows), whole._addressed(rows[:most])))
+            part = whole
+        return steps[::-1]
+
+    def _addressed(self, rows: Rows) -> tuple[str, ...]:
+        """The addresses of a few rows, without asking for all."""
+        whole = self
+        while whole._addresses is None and whole._whole is not None:
+            rows, whole = whole._rows[rows], whole._whole
+        addresses = whole.addresses
+        return tuple(addresses[row] for row in rows.tolist())

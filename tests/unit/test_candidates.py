@@ -122,3 +122,22 @@ def test_where_no_engine_says_anything_our_own_counts_stand_alone() -> None:
     assert ours.queues().tolist() == [4, 0, 1]
     assert ours.answering().tolist() == [2, 0, 0]
     assert len(Candidates.of([]).queues()) == len(Candidates.of([]).answering()) == 0
+
+
+def test_what_was_left_out_is_told_step_by_step() -> None:
+    whole = Candidates.of(POOL)
+    ready = whole.take([0, 1, 2, 3], "not ready")
+    allowed = ready.keep([False, True, True, True], "subset")
+    left = allowed.keep([True, True, True], "nobody").keep([False, False, True], "filter")
+    assert left.excluded(1) == [
+        ("not ready", 1, ("10.0.0.4:8000",)),
+        ("subset", 1, ("10.0.0.0:8000",)),
+        ("filter", 2, ("10.0.0.1:8000",)),
+    ]
+    assert left.excluded(9, since=allowed) == [("filter", 2, ("10.0.0.1:8000", "10.0.0.2:8000"))]
+    assert whole.excluded(9) == left.excluded(9, since=left) == []
+
+
+def test_parts_without_a_reason_are_not_told() -> None:
+    part = Candidates.of(POOL).take([4, 2]).keep([True, False], "late")
+    assert part.excluded(9) == [("late", 1, ("10.0.0.2:8000",))]
