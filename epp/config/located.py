@@ -6,8 +6,8 @@ what to do; all faults of a file are told at once, the first says where.
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, cast, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -31,6 +31,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Location = tuple[int | str, ...]
 _M = TypeVar("_M", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 class Located:
@@ -119,27 +120,49 @@ def read(text: bytes, where: str, *, empty: str = "is empty") -> Located:
 
     Raises ConfigError.
     """
-    if len(text) > MAX_BYTES:
-        raise ConfigError(where, f"is larger than {MAX_BYTES} bytes")
-    root = _compose(text, where)
+    root: yaml.Node | None = _composed(text, where, lambda loader: loader.get_single_node())
     if root is None:
         raise ConfigError(f"{where}:1:1", empty)
     return Located(where, root)
 
 
-def checked(model: type[_M], located: Located) -> _M:
-    """The value as `model`. Raises ConfigError with every fault in it."""
+def documents(text: bytes, where: str) -> Iterator[Located]:
+    """Each document of a text in which `---` divides several, but for empty ones.
+
+    Raises ConfigError.
+    """
+    for root in _composed(text, where, _every_node):
+        document = Located(where, root)
+        if document.value is not None:
+            yield document
+
+
+def checked(model: type[_M], located: Located, path: Location = ()) -> _M:
+    """The part at `path`, which exists, as `model`. Raises ConfigError with every fault in it."""
+    value = located.value
+    for part in path:
+        value = value[part]
     try:
-        return model.model_validate(located.value)
+        return model.model_validate(value)
     except ValidationError as error:
-        raise _all_faults(error, model, located) from error
+        raise _all_faults(error, model, located, path) from error
 
 
-def _compose(text: bytes, where: str) -> yaml.Node | None:
+def _every_node(loader: Any) -> list[yaml.Node]:
+    nodes: list[yaml.Node] = []
+    while loader.check_node():
+        nodes.append(loader.get_node())
+    return nodes
+
+
+def _composed(text: bytes, where: str, take: Callable[[Any], _T]) -> _T:
+    """What `take` takes of a YAML loader of the text. Raises ConfigError."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(where, f"is larger than {MAX_BYTES} bytes")
     try:
         loader = _Loader(text)
         try:
-            return cast("yaml.Node | None", loader.get_single_node())
+            return take(loader)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -152,8 +175,12 @@ def _compose(text: bytes, where: str) -> yaml.Node | None:
         raise ConfigError(f"{where}:{line}:1", what) from error
 
 
-def _all_faults(error: ValidationError, model: type[BaseModel], located: Located) -> ConfigError:
-    found = [(located.at(fault["loc"]), _sentence(fault, model)) for fault in error.errors()]
+def _all_faults(
+    error: ValidationError, model: type[BaseModel], located: Located, path: Location
+) -> ConfigError:
+    found = [
+        (located.at((*path, *fault["loc"])), _sentence(fault, model)) for fault in error.errors()
+    ]
     more = "".join(f"\n{place} {what}" for place, what in found[1:_MAX_TOLD])
     if len(found) > _MAX_TOLD:
         more += f"\nand {len(found) - _MAX_TOLD} more"
