@@ -9,9 +9,10 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 import aiohttp
@@ -19,23 +20,23 @@ import structlog
 import uvloop
 
 from epp import listening
-from epp.config.serve import ServeSettings
+from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.control import files
 from epp.control.reload import Reload
 from epp.errors import ConfigError
-from epp.framework import PoolId, Role
+from epp.framework import EndpointId, MetricsSource, PoolId, Role, TokenSource
 from epp.observe import admin, logs
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
 from epp.request.apis.catalog import Rules
+from epp.request.ballot import Ballot
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.plan.live import Built, LivePlan, unfollowed
 from epp.request.plan.source import PlanSource
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
-from epp.request.split import Decider, SplitRules
+from epp.request.profiles import ModeSwitch
 from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
@@ -104,7 +105,7 @@ class Picker:
                 build=lambda changed: source.built(changed, self.live.built),
                 swap=self._swap,
             )
-        every_s = settings.refresh_metrics_interval_s
+        every_s = self._scrape_interval_s()
         self.scraper = Scraper(
             self.pool,
             settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
@@ -114,6 +115,8 @@ class Picker:
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
         self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
         self.pool.on_done.append(self.metrics.done)
+        self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
+        self.pool.on_removed.append(self._tell_removed)
         self.reader = self._reader()
         self._rng = random.Random()
 
@@ -137,7 +140,7 @@ class Picker:
         if self.settings.conformance:
             log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
         deadline_s = self.settings.decision_deadline_s
-        exact = self.settings.tokenizer == "engine"
+        exact = self.settings.tokenizer == "engine" and self._wants_exact_tokens()
         tokens = Tokens(
             tokenizer=EngineTokenizer(session, self._someone) if exact else None,
             spawn=spawn,
@@ -157,9 +160,8 @@ class Picker:
             tokens=tokens,
             offload=offload,
             switch=self.switch,
-            profile=default_profile(),
-            load_only=load_only_profile(),
-            prefill=prefill_profile(),
+            live=self.live,
+            ballot=self.ballot,
             chance=self._rng,
             clock=clock,
             observers=[self.metrics, self.explain, self.alarm],
@@ -176,11 +178,6 @@ class Picker:
                 known_models=frozenset(self.settings.known_models),
                 max_body_bytes=self.settings.max_request_bytes,
             ),
-            split_rules=SplitRules(
-                decider=Decider(self.settings.split),
-                threshold_tokens=self.settings.split_threshold_tokens,
-                candidates=self.settings.prefill_candidates,
-            ),
         )
 
     def _swap(self, built: Built) -> None:
@@ -193,6 +190,22 @@ class Picker:
         """A ready endpoint, another one each time."""
         ready = self.pool.ready(clock())
         return self._rng.choice(ready).address if ready else None
+
+    def _wants_exact_tokens(self) -> bool:
+        """Whether the configuration's producers of tokens ask engines for theirs."""
+        sources = [one.plugin for one in self.live.built.producers.get("tokens", ())]
+        return all(source.exact for source in sources if isinstance(source, TokenSource))
+
+    def _scrape_interval_s(self) -> float:
+        """As the configuration says, else as the flag does."""
+        for one in self.live.built.producers.get("engine-metrics", ()):
+            if isinstance(one.plugin, MetricsSource) and one.plugin.interval_s is not None:
+                return max(LEAST_REFRESH_S, one.plugin.interval_s)
+        return self.settings.refresh_metrics_interval_s
+
+    def _tell_removed(self, endpoints: Collection[EndpointId]) -> None:
+        for one in self.live.built.watchers:
+            self.ballot.tell(one.name, partial(one.plugin.removed, endpoints))
 
     def _has_roles(self) -> bool:
         return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)

@@ -4,7 +4,7 @@ Nothing is keyed by an address: an address is an attribute of an endpoint, and a
 restarts is another incarnation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType, Self
@@ -280,12 +280,28 @@ class Decision:
     rung: Rung
     reasons: tuple[str, ...]
     """Short stable words with values, most important first, for people and for tests."""
-    table: tuple[ScoreRow, ...] = ()
+    table: Sequence[ScoreRow] = ()
+    """The chosen, then the best others; the rows are built when they are read."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """Address, and why it was none of the candidates: the name of a filter, `not ready`, `subset`
+    (the gateway does not allow it) or `role`. The first of each."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many each of these left out, in the order of the steps."""
+    plan: str = ""
+    """Where the configuration comes from that was in force: a file, or `default`."""
+    handler: str = ""
+    """Name of the profile handler that chose the profiles."""
     profile: str = "default"
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     prefill: tuple[Endpoint, ...] = ()
     """Who may compute the prompt in place of the first chosen, best first; empty: nobody else."""
     split: str = "never"
     """Why the prompt is computed elsewhere (`split`) or not: a stable word."""
-    prefill_table: tuple[ScoreRow, ...] = ()
+    prefill_decider: str = ""
+    """Who was asked for `split`; empty: nobody, a rule said it."""
+    prefill_profile: str = ""
+    prefill_table: Sequence[ScoreRow] = ()
+    prefill_excluded: tuple[tuple[str, str], ...] = ()
+    """Likewise, among those that the gateway allows; `destination` is who would hand over."""
+    prefill_left_out: Mapping[str, int] = field(default_factory=dict[str, int])
     prefill_weights: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -161,7 +161,7 @@ FAMILIES = (
         ("reason",),
         "Decisions by why the prompt is computed elsewhere (split) or not: below-threshold, "
         "cached, no-prefill-pods, no-sidecar, not-splittable, tokens-estimated, load-only, mode, "
-        "never, failed.",
+        "never, failed, or another word of a decider.",
     ),
     Family("epp_refusals_total", _C, ("reason",), "Requests answered by the picker itself."),
     Family(
@@ -169,6 +169,13 @@ FAMILIES = (
         _C,
         ("step",),
         "Steps of a decision that raised; the decision went on one rung lower.",
+    ),
+    Family(
+        "epp_plugin_failures_total",
+        _C,
+        ("plugin", "why"),
+        "Votes that plugins lost, by the name in the configuration: raised, slow (20 ms of CPU or "
+        "0.2 s), wrong-shape, not-finite, no-word; and out-of-range, which is clamped and counts.",
     ),
     Family(
         "epp_ignored_headers_total",

@@ -26,6 +26,8 @@ from .labels import OTHER, LabelSets
 
 MAX_ATTEMPTS = 10_000
 """Combinations of target model and endpoint; later models are `other`."""
+MAX_WORDS = 64
+"""Reasons for and against splits; later ones are `other`."""
 
 _REFUSED = ("", "", "default-flow", "0")
 """Labels of a request that was refused: nothing is known of it."""
@@ -125,6 +127,8 @@ class Metrics(Collector):
         self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
         self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
         self._ignored = _counter("epp_ignored_headers_total", self.registry)
+        self._plugins = _counter("epp_plugin_failures_total", self.registry)
+        self._words: set[str] = set()
         self._took = _histogram("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
         self._processing = _histogram(
             "llm_d_epp_request_processing_duration_seconds", self.registry
@@ -143,7 +147,7 @@ class Metrics(Collector):
         model, target, *_ = labels
         self._child(self._requests, *labels).inc()
         self._child(self._decisions, decision.rung.name.lower(), why).inc()
-        self._child(self._splits, decision.split).inc()
+        self._child(self._splits, self._word(decision.split)).inc()
         parts = "prefill-decode" if decision.prefill else "decode-only"
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
         if request.target_model != request.model:
@@ -166,6 +170,10 @@ class Metrics(Collector):
     def ignored(self, header: str) -> None:
         self._child(self._ignored, header).inc()
 
+    def plugin_failed(self, plugin: str, why: str) -> None:
+        """A plugin lost its vote. Its name is the configuration's, of which there are few."""
+        self._child(self._plugins, plugin, why).inc()
+
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         if not as_told:
             self._elsewhere.inc()
@@ -178,6 +186,13 @@ class Metrics(Collector):
         if done.cached_tokens is not None:
             self._predicted.inc(predicted_tokens)
             self._actual.inc(done.cached_tokens)
+
+    def _word(self, word: str) -> str:
+        """A decider's word, as long as they do not become too many."""
+        if word not in self._words and len(self._words) >= MAX_WORDS:
+            return OTHER
+        self._words.add(word)
+        return word
 
     def _child(self, counter: Counter, *labels: str) -> Counter:
         """A labelled counter, found by one look-up instead of prometheus-client's three."""

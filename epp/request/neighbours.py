@@ -5,7 +5,7 @@ from typing import Protocol
 
 from epp.bodies.usage import Usage
 from epp.errors import Refusal
-from epp.framework import Decision, Endpoint, EndpointId, Request, Rung
+from epp.framework import Candidates, Decision, Endpoint, EndpointId, Request, Rung
 
 
 class Pool(Protocol):
@@ -16,11 +16,14 @@ class Pool(Protocol):
 
     def candidates(
         self, keys: tuple[int, ...], *, block_tokens: int, prompt_tokens: int, now: float
-    ) -> list[Endpoint]:
+    ) -> Candidates:
         """Ready endpoints with load and match."""
 
-    def ready(self, now: float) -> list[Endpoint]:
+    def ready(self, now: float) -> Candidates:
         """Ready endpoints with load, without match."""
+
+    def at(self, address: str, now: float) -> Endpoint | None:
+        """The endpoint behind an address, ready or not, without match."""
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung: ...
     def charge(

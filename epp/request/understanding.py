@@ -103,7 +103,7 @@ class Understanding:
             self._failed("understand")
         if reading is None:
             reading = _unread(arrival, hints, late=why == "late")
-        return self._understood(arrival, hints, reading, found, why)
+        return self._understood(arrival, hints, reading, found, why=why, at=started)
 
     def left_s(self, started: float) -> float:
         """Seconds until the deadline of a request, 0 after it."""
@@ -114,7 +114,14 @@ class Understanding:
         return await self._offload.run(size, lambda: _read(arrival, name, self._rules))
 
     def _understood(
-        self, arrival: Arrival, hints: Hints, reading: _Reading, found: Tokenised | None, why: str
+        self,
+        arrival: Arrival,
+        hints: Hints,
+        reading: _Reading,
+        found: Tokenised | None,
+        *,
+        why: str,
+        at: float,
     ) -> Understood:
         parsed = reading.parsed
         output = parsed.output_tokens or self._settings.default_output_tokens
@@ -134,6 +141,9 @@ class Understanding:
             block_size=self._tokens.block_tokens,
             scored=found is not None,
             whole=parsed.whole,
+            headers=arrival.headers,
+            session=hints.session,
+            at=at,
         )
         rewritten = reading.body is not None
         return Understood(

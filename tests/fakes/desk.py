@@ -14,15 +14,15 @@ from epp.request.apis.catalog import ANY, Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.exchange import Arrival, Outcome, Route
 from epp.request.offload import Offload
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
-from epp.request.schedule import Profile
-from epp.request.split import SplitRules
+from epp.request.plan.live import Built, LivePlan
+from epp.request.profiles import ModeSwitch
 from epp.request.tokens import Tokenizer, Tokens
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
+from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
 
@@ -69,17 +69,18 @@ class Desk:
         spawn: Any,
         offload: Offload,
         settings: PickSettings | None,
-        profile: Profile | None,
-        load_only: Profile | None,
-        prefill: Profile | None,
+        built: Built | None,
+        split: str,
         roles: Sequence[Role],
-        split_rules: SplitRules | None,
         rules: Rules,
     ) -> None:
         self.now = 1000.0
         self.offload = offload
         self.witness = Witness()
         self.switch = ModeSwitch()
+        self.booth = Booth()
+        named = settings.destinations if settings is not None else 1
+        self.live = LivePlan(built or default_built(split, endpoints=named))
         self.index = PrefixIndex(10_000)
         self.load = LoadBook()
         self.pool = PoolState(
@@ -101,14 +102,12 @@ class Desk:
             tokens=self.tokens,
             offload=offload,
             switch=self.switch,
-            profile=profile or default_profile(),
-            load_only=load_only or load_only_profile(),
-            prefill=prefill or prefill_profile(),
+            live=self.live,
+            ballot=self.booth.ballot,
             chance=Random(5),
             clock=self.clock,
             observers=(self.witness,),
             settings=settings,
-            split_rules=split_rules,
             rules=rules,
         )
 
@@ -166,16 +165,14 @@ async def open_desk(
     *,
     tokenizer: Tokenizer | None = None,
     settings: PickSettings | None = None,
-    profile: Profile | None = None,
-    load_only: Profile | None = None,
-    prefill: Profile | None = None,
+    built: Built | None = None,
+    split: str = "prefix",
     roles: Sequence[Role] = (),
-    split_rules: SplitRules | None = None,
     rules: Rules = ANY,
     then: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Desk]:
     """A desk of `count` idle endpoints, or one for each role; `then` runs before its tasks are
-    awaited."""
+    awaited. `split`: as the flag; or `built` is the whole plan."""
     count = len(roles) or count
     with Offload() as offload:
         async with asyncio.TaskGroup() as tasks:
@@ -185,11 +182,9 @@ async def open_desk(
                 spawn=tasks.create_task,
                 offload=offload,
                 settings=settings,
-                profile=profile,
-                load_only=load_only,
-                prefill=prefill,
+                built=built,
+                split=split,
                 roles=roles,
-                split_rules=split_rules,
                 rules=rules,
             )
             then()

@@ -49,8 +49,8 @@ class BuiltProfile:
         return {rater.name: rater.weight for rater in self.scorers}
 
     def without(self, data: str, name: str) -> Self:
-        """The same under another name, less the scorers that read this data."""
-        left = tuple(rater for rater in self.scorers if data not in rater.reads)
+        """The same under another name, less the scorers that read nothing but this data."""
+        left = tuple(rater for rater in self.scorers if rater.reads != {data})
         return replace(self, name=name, scorers=left)
 
 

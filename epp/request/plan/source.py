@@ -28,7 +28,12 @@ class PlanSource:
         return cls(
             file=settings.config_file,
             text=settings.config_text,
-            default=default_config(settings.split, settings.split_threshold_tokens),
+            default=default_config(
+                settings.split,
+                settings.split_threshold_tokens,
+                endpoints=settings.max_endpoints,
+                prefillers=settings.prefill_candidates,
+            ),
             options=Options(allow_experimental=settings.allow_experimental_plugins),
         )
 

@@ -1,0 +1,90 @@
+"""The scores of one decision: the best rows at once, as values only where somebody reads them."""
+
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import numpy as np
+
+from epp.framework import NO_MATCH, Candidates, Column, Match, ScoreRow, Source
+
+MAX_ROWS = 16
+"""Candidates in a decision's table, best first; the others are left out."""
+
+
+class ScoreTable(Sequence[ScoreRow]):
+    """Rows of the chosen, then of the best others. It holds on to nothing but their numbers."""
+
+    __slots__ = ("_built", "_columns", "_ids", "_match", "_queues", "_totals", "_where")
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        totals: Column,
+        scores: Mapping[str, Column],
+        chosen: Sequence[int],
+        most: int = MAX_ROWS,
+    ) -> None:
+        """`scores` by scorer; `chosen` are rows of the candidates. At most `most` rows stay."""
+        rows = _best(totals, chosen, most)
+        listed = rows.tolist()
+        ids, addresses = candidates.ids, candidates.addresses
+        self._ids = [ids[row] for row in listed]
+        self._where = [addresses[row] for row in listed]
+        self._totals = totals[rows]
+        self._columns = {name: column[rows] for name, column in scores.items()}
+        self._match = [
+            candidates.column(name)[rows]
+            for name in ("matched_tokens", "credited_tokens", "precise")
+        ]
+        self._queues = [candidates.column(name)[rows] for name in ("waiting", "reserved_pending")]
+        self._built: list[ScoreRow | None] = [None] * len(listed)
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+    @overload
+    def __getitem__(self, index: int) -> ScoreRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ScoreRow]: ...
+    def __getitem__(self, index: int | slice) -> ScoreRow | Sequence[ScoreRow]:
+        if isinstance(index, slice):
+            return tuple(self[row] for row in range(len(self))[index])
+        built = self._built[index]
+        if built is None:
+            built = self._built[index] = self._row(index)
+        return built
+
+    def _row(self, row: int) -> ScoreRow:
+        return ScoreRow(
+            endpoint=self._ids[row],
+            address=self._where[row],
+            total=float(self._totals[row]),
+            scores={name: float(column[row]) for name, column in self._columns.items()},
+            match=_match(*(float(column[row]) for column in self._match)),
+            queue=_queue(*(float(column[row]) for column in self._queues)),
+        )
+
+
+def _best(
+    totals: Column, chosen: Sequence[int], most: int
+) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    taken = np.array(chosen, np.intp)
+    if len(totals) > 4 * most:
+        top = np.argpartition(totals, len(totals) - most)[-most:]
+        order = top[np.argsort(-totals[top], kind="stable")]
+    else:
+        order = np.argsort(-totals, kind="stable")
+    others = order[~np.isin(order, taken)]
+    return np.concatenate((taken, others))[:most]
+
+
+def _match(tokens: float, credited: float, precise: float) -> Match:
+    if precise:
+        return Match(int(tokens), Source.PRECISE)
+    return Match(int(tokens), Source.PREDICTED, credited / tokens) if tokens else NO_MATCH
+
+
+def _queue(waiting: float, pending: float) -> int | None:
+    if waiting != waiting:  # noqa: PLR0124 - NaN: not known
+        return int(pending) or None
+    return int(max(waiting, pending))
