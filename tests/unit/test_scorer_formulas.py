@@ -117,7 +117,15 @@ def test_running_requests_are_spread_over_the_range(
 
 @pytest.mark.parametrize(
     ("depth", "threshold", "expected"),
-    [(0, 128, 0.5), (64, 128, 0.25), (128, 128, 0.0), (500, 128, 0.0), (1, 2, 0.25), (5, 10, 0.25)],
+    [
+        (0, 128, 0.5),
+        (64, 128, 0.25),
+        (128, 128, 0.0),
+        (500, 128, 0.0),
+        (1, 1, 0.0),
+        (1, 2, 0.25),
+        (5, 10, 0.25),
+    ],
 )
 def test_a_queue_is_rated_on_a_scale_of_its_own(
     depth: int, threshold: int, expected: float
@@ -131,6 +139,7 @@ def test_a_queue_is_rated_on_a_scale_of_its_own(
     [
         ((3, 0, 6), {}, [0.5, 1.0, 0.0]),
         ((0, 0), {}, [1.0, 1.0]),
+        ((1, 0), {}, [0.0, 1.0]),
         ((5, 5), {}, [0.0, 0.0]),
         ((1, 2, 4), {"idleThreshold": 1}, [1.0, 0.5, 0.0]),
         ((3, 0, 6), {"maxBusyScore": 0.5}, [0.25, 1.0, 0.0]),
@@ -180,19 +189,42 @@ def test_a_prefix_that_nobody_holds_is_neutral_not_perfect() -> None:
     assert _scores("prefix-cache-scorer", _pool(Load()), tokens=10) == [0.0]
 
 
-def test_kv_use_counts_down_and_unknown_is_worst() -> None:
-    pool = _pool(Load(kv_usage=0.25), Load(), Load(kv_usage=float("nan")))
-    assert _scores("kv-cache-utilization-scorer", pool) == [0.75, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (0.0, 1.0),
+        (0.25, 0.75),
+        (1.0, 0.0),
+        (None, 0.0),
+        (float("nan"), 0.0),
+        (-0.5, 0.0),
+        (2.0, 0.0),
+    ],
+)
+def test_kv_use_counts_down_and_unknown_is_worst(usage: float | None, expected: float) -> None:
+    assert _scores("kv-cache-utilization-scorer", _pool(Load(kv_usage=usage))) == [expected]
 
 
-def test_decode_load_adds_what_no_report_shows_yet() -> None:
-    pool = _pool(
-        Load(active_blocks=20.0, total_blocks=100, reserved_decode_blocks=30),
-        Load(active_blocks=90.0, total_blocks=100, reserved_decode_blocks=30),
-        Load(active_blocks=1.0),
-        Load(total_blocks=100),
-    )
-    assert _scores("decode-load-scorer", pool) == [0.5, 0.0, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("active", "reserved", "total", "expected"),
+    [
+        (20.0, 30, 100, 0.5),
+        (90.0, 30, 100, 0.0),
+        (0.0, 0, 100, 1.0),
+        (0.5, 0, 1, 0.5),
+        (0.0, 0, 0, 0.0),
+        (1.0, 0, None, 0.0),
+        (None, 0, 100, 0.0),
+        (-1.0, 0, 100, 0.0),
+        (float("nan"), 0, 100, 0.0),
+        (float("inf"), 0, 100, 0.0),
+    ],
+)
+def test_decode_load_adds_what_no_report_shows_yet(
+    active: float | None, reserved: int, total: int | None, expected: float
+) -> None:
+    load = Load(active_blocks=active, total_blocks=total, reserved_decode_blocks=reserved)
+    assert _scores("decode-load-scorer", _pool(load)) == [expected]
 
 
 def test_token_load_counts_pending_tokens_and_this_request() -> None:
@@ -305,3 +337,39 @@ def test_each_scorer_says_what_it_reads_and_how_stable_it_is(
     found = registry.find(kind)
     assert found is not None
     assert (found.consumes, found.stability) == (frozenset(reads.split()), stability)
+
+
+def test_the_defaults_are_those_of_the_reference() -> None:
+    found = {
+        name: {one.yaml_name: one.default for one in kind.parameters if one.default != ""}
+        for name, kind in registry.types(registry.Kind.SCORER).items()
+    }
+    assert found["queue-scorer"] == {"minRange": 1.0, "maxRange": None, "runningWeight": 0.0}
+    assert found["load-aware-scorer"] == {"threshold": 128}
+    assert found["active-request-scorer"] == {"idleThreshold": 0, "maxBusyScore": 1.0}
+    assert found["token-load-scorer"] == {"queueThresholdTokens": 4_194_304}
+    assert found["prefix-cache-scorer"] == {
+        "matchLengthWeight": 0.0,
+        "matchLengthScaleTokens": 8192,
+    }
+    assert found["no-hit-lru-scorer"]["lruSize"] == 1024
+    assert found["context-length-aware"] == {
+        "label": "llm-d.ai/context-length-range",
+        "enableFiltering": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "idle"),
+    [
+        ("active-request-scorer", {"inFlightLoadProducerName", "requestTimeout"}),
+        ("token-load-scorer", {"inFlightLoadProducerName"}),
+        ("prefix-cache-scorer", {"prefixMatchInfoProducerName"}),
+        ("endpoint-attribute-scorer", {"producer"}),
+        ("topology-affinity-scorer", {"topologyProducerName"}),
+    ],
+)
+def test_parameters_that_change_nothing_are_known_as_such(kind: str, idle: set[str]) -> None:
+    found = registry.find(kind)
+    assert found is not None
+    assert set(found.without_effect) == idle
