@@ -23,6 +23,9 @@ from .schedule import Selection, schedule
 from .scores import MAX_ROWS
 from .understanding import Understood
 
+MAX_EXCLUDED = 16
+"""Endpoints that a decision names for each reason against them."""
+
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -141,7 +144,7 @@ class Choice:
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
         reasons = (*chosen.reasons, f"tokens {asked.told}")
-        decision = _decision(request, profile, chosen, rung, reasons)
+        decision = _decision(asked, profile, chosen, rung, reasons)
         return self._with_prefill(decision, request, eligible, asked)
 
     def _by_load(self, asked: Asked) -> Decision:
@@ -151,7 +154,7 @@ class Choice:
         profile = profile.without("prefix-match", "load-only")
         chosen = self._rated(request, eligible, profile)
         reasons = (f"load only: {asked.told}", *chosen.reasons)
-        decision = _decision(request, profile, chosen, Rung.LOAD_ONLY, reasons)
+        decision = _decision(asked, profile, chosen, Rung.LOAD_ONLY, reasons)
         return self._with_prefill(decision, request, eligible, asked)
 
     def _any(self, asked: Asked) -> Decision:
@@ -159,20 +162,23 @@ class Choice:
         eligible = self._ready(asked)
         decoders = filters.decoders(eligible)
         rows = sample(range(len(decoders)), self._count, self._chance)
+        excluded, left_out = _excluded(decoders)
         decision = Decision(
             request_id=asked.request.id,
             chosen=tuple(decoders[row] for row in rows),
             rung=Rung.ANY_READY,
             reasons=(f"any of {len(decoders)} ready", asked.told),
+            plan=asked.built.plan.source,
+            handler=asked.built.handler.name,
             profile="random",
+            excluded=excluded,
+            left_out=left_out,
         )
         return self._with_prefill(decision, asked.request, eligible, asked)
 
     def _rated(self, request: Request, eligible: Candidates, profile: BuiltProfile) -> Selection:
         decoders = filters.decoders(eligible)
-        chosen = schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
-        assert chosen is not None  # somebody decodes, and somebody must be chosen
-        return chosen
+        return schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
 
     def _with_prefill(
         self, decision: Decision, request: Request, eligible: Candidates, asked: Asked
@@ -193,16 +199,22 @@ class Choice:
         )
         if part is None:
             return replace(decision, split=split.Why.FAILED)
+        excluded, left_out = _excluded(part.left, since=eligible)
+        decision = replace(
+            decision,
+            split=part.why,
+            prefill_decider=asked.course.prefill_decider,
+            prefill_profile=asked.course.prefill,
+            prefill_excluded=excluded,
+            prefill_left_out=left_out,
+        )
         if part.selection is None:
-            return replace(decision, split=part.why)
+            return decision
         return replace(
             decision,
             reasons=(*decision.reasons, *part.reasons),
-            split=part.why,
             prefill=part.selection.chosen,
-            prefill_profile=asked.course.prefill,
             prefill_table=part.selection.table,
-            prefill_excluded=part.selection.excluded,
             prefill_weights=part.selection.weights,
         )
 
@@ -217,20 +229,35 @@ def _known(course: Course, built: Built) -> bool:
     return profiles <= built.profiles.keys() and (not decider or decider in built.deciders)
 
 
+def _excluded(
+    left: Candidates | None, since: Candidates | None = None
+) -> tuple[tuple[tuple[str, str], ...], dict[str, int]]:
+    """Who was left out on the way to these, for `Decision.excluded` and `Decision.left_out`."""
+    steps = [] if left is None else left.excluded(MAX_EXCLUDED, since)
+    counts: dict[str, int] = {}
+    for why, count, _ in steps:
+        counts[why] = counts.get(why, 0) + count
+    return tuple((address, why) for why, _, named in steps for address in named), counts
+
+
 def _decision(
-    request: Request,
+    asked: Asked,
     profile: BuiltProfile,
     chosen: Selection,
     rung: Rung,
     reasons: tuple[str, ...],
 ) -> Decision:
+    excluded, left_out = _excluded(chosen.left)
     return Decision(
-        request_id=request.id,
+        request_id=asked.request.id,
         chosen=chosen.chosen,
         rung=rung,
         reasons=reasons,
         table=chosen.table,
-        excluded=chosen.excluded,
+        excluded=excluded,
+        left_out=left_out,
+        plan=asked.built.plan.source,
+        handler=asked.built.handler.name,
         profile=profile.name,
         weights=chosen.weights,
     )

@@ -19,7 +19,7 @@ def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
     """The ready endpoints that the gateway allows. Raises NoEndpoint where none of them decodes."""
     if not ready:
         raise NoEndpoint(f"{_NOBODY}: no endpoint of the pool is ready; try again later")
-    found = ready if subset is None else ready.keep(allowed(ready.addresses, subset))
+    found = ready if subset is None else ready.keep(allowed(ready.addresses, subset), "subset")
     if not found:
         raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
     if not found.column("serves_decode").any():
@@ -29,14 +29,14 @@ def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
 
 def decoders(found: Candidates) -> Candidates:
     """Those that may be a destination, in their order; endpoints without a role among them."""
-    return found.keep(found.column("serves_decode") > 0.0)
+    return found.keep(found.column("serves_decode") > 0.0, "role")
 
 
 def others(found: Candidates, without: Collection[str]) -> Candidates:
     """All but those at these addresses: nobody hands a prompt over to itself."""
-    return found.keep([address not in without for address in found.addresses])
+    return found.keep([address not in without for address in found.addresses], "destination")
 
 
 def prefillers(found: Candidates) -> Candidates:
     """Those that may compute a prompt for somebody else, in their order."""
-    return found.keep(found.column("serves_prefill") > 0.0)
+    return found.keep(found.column("serves_prefill") > 0.0, "role")

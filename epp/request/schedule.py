@@ -28,12 +28,8 @@ from .ballot import Ballot, Why
 from .plan.live import BuiltProfile, Named, Rater
 from .scores import MAX_ROWS, ScoreTable
 
-MAX_EXCLUDED = 32
-"""Candidates whose exclusion is remembered in a decision."""
 TIE = 1e-9
 """Ratings closer than this are equal: sums of floats differ in their last bits."""
-
-Excluded = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +37,11 @@ class Selection:
     """What a profile came to."""
 
     chosen: tuple[Endpoint, ...]
-    """Best first, at least one."""
+    """Best first; empty where the filters left nobody."""
     reasons: tuple[str, ...]
     table: Sequence[ScoreRow]
-    excluded: Excluded
-    """Address, and the filter that left it out; the first of them."""
+    left: Candidates
+    """Those that every filter kept."""
     weights: dict[str, float]
     """Of the scorers that had a say."""
 
@@ -59,15 +55,15 @@ def schedule(
     *,
     must: bool = True,
     rows: int = MAX_ROWS,
-) -> Selection | None:
+) -> Selection:
     """Choose among the candidates, of which there is at least one.
 
-    `must`: somebody has to be chosen. Without it the filters may leave nobody: None. `rows`: most
+    `must`: somebody has to be chosen. Without it the filters may leave nobody. `rows`: most
     candidates in the table.
     """
-    left, excluded, notes = _filtered(request, candidates, profile, ballot, must=must)
+    left, notes = _filtered(request, candidates, profile, ballot, must=must)
     if not left:
-        return None
+        return Selection(chosen=(), reasons=(), table=(), left=left, weights={})
     scores, weights = _rated(request, left, profile, ballot)
     totals = np.zeros(len(left))
     for name, column in scores.items():
@@ -84,7 +80,7 @@ def schedule(
             *(f"without {name}" for name in lost),
         ),
         table=ScoreTable(left, totals, scores, picked, rows) if profile.scorers else (),
-        excluded=excluded,
+        left=left,
         weights=weights,
     )
 
@@ -96,10 +92,9 @@ def _filtered(
     ballot: Ballot,
     *,
     must: bool,
-) -> tuple[Candidates, Excluded, list[str]]:
-    """Those that every filter keeps, the first that were not kept, and what went wrong."""
+) -> tuple[Candidates, list[str]]:
+    """Those that every filter keeps, and what went wrong."""
     left = candidates
-    excluded: list[tuple[str, str]] = []
     notes: list[str] = []
     for one in profile.filters:
         mask = _mask(request, left, one, ballot)
@@ -107,15 +102,11 @@ def _filtered(
             continue
         if mask is None or not mask.any():
             if not must:
-                return left.take([]), tuple(excluded), notes
+                return left.take([], one.name), notes
             notes.append(f"{one.name} {'failed' if mask is None else 'left nobody'}")
             continue
-        if len(excluded) < MAX_EXCLUDED:
-            addresses = left.addresses
-            gone = np.flatnonzero(~mask)[: MAX_EXCLUDED - len(excluded)]
-            excluded += ((addresses[row], one.name) for row in gone.tolist())
-        left = left.keep(mask)
-    return left, tuple(excluded), notes
+        left = left.keep(mask, one.name)
+    return left, notes
 
 
 def _mask(request: Request, left: Candidates, one: Named[Filter], ballot: Ballot) -> Mask | None:

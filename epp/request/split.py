@@ -45,6 +45,8 @@ class Part:
 
     why: str
     selection: Selection | None = None
+    left: Candidates | None = None
+    """Who was left of the endpoints that were looked at; None: nobody looked."""
     reasons: tuple[str, ...] = field(default=())
 
 
@@ -73,14 +75,14 @@ def prefill(
     if not profile.filters:
         found = filters.prefillers(found)
     if not found:
-        return Part(why=Why.NO_PREFILL_PODS)
+        return Part(why=Why.NO_PREFILL_PODS, left=found)
     for_peer = replace(request, peer=destination)
     selection = schedule(for_peer, found, profile, chance, ballot, must=False)
-    if selection is None:
-        return Part(why=Why.NO_PREFILL_PODS)
+    if not selection.chosen:
+        return Part(why=Why.NO_PREFILL_PODS, left=selection.left)
     told = f"{destination.match.missing(request.prompt_tokens):.0f} uncached tokens"
     reason = f"split: {told}; prefill: {', '.join(selection.reasons)}"
-    return Part(why=Why.SPLIT, selection=selection, reasons=(reason,))
+    return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
 
 
 def _verdict(

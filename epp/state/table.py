@@ -183,7 +183,7 @@ class Table:
             addresses=seats.addresses,
             loras=shown.loras,
         )
-        return whole if self._ready is None else whole.take(self._ready)
+        return whole if self._ready is None else whole.take(self._ready, "not ready")
 
     def at(self, address: str, now: float) -> Endpoint | None:
         """The member behind an address, ready or not, without a match."""
