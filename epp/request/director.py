@@ -8,7 +8,6 @@ endpoint serves. Refused are a request that is wrong, a pool with nobody in it, 
 would have to be changed when there is no time for that.
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,27 +17,25 @@ from epp import protocol
 from epp.errors import Refusal
 from epp.framework import Chance, Decision, Endpoint, SessionReader
 
-from . import conformance, hints
+from . import admin_token, conformance, filters, hints, saturation
+from .admin_token import AdminToken
 from .apis import catalog
 from .ballot import Ballot
 from .choice import Choice
 from .exchange import Arrival, Outcome, Route
 from .flight import Flight
 from .neighbours import Meters, Observer, Pool
+from .objectives import LiveObjectives
 from .offload import Offload
 from .plan.live import Built, LivePlan
 from .profiles import Mode, ModeSwitch
+from .replica import new_ids
 from .scores import MAX_ROWS
 from .settings import PickSettings
 from .tokens import Tokens
 from .understanding import Understanding, Understood
 
 __all__ = ["Made", "PickDirector", "PickSettings"]
-
-
-def new_id() -> str:
-    """128 random bits in hex: unique over restarts and replicas."""
-    return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +68,11 @@ class PickDirector:
         clock: Callable[[], float],
         observers: Sequence[Observer] = (),
         meters: Meters | None = None,
+        objectives: LiveObjectives | None = None,
         settings: PickSettings | None = None,
         rules: catalog.Rules = catalog.ANY,
-        ids: Callable[[], str] = new_id,
+        ids: Callable[[], str] | None = None,
+        admin: AdminToken | None = None,
     ) -> None:
         self._pool = pool
         self._switch = switch
@@ -82,14 +81,17 @@ class PickDirector:
         self._clock = clock
         self._observers = tuple(observers)
         self._meters = meters
+        self._objectives = objectives or LiveObjectives(chance)
         self._settings = settings or PickSettings()
+        self._admin = admin or AdminToken()
         self._understanding = Understanding(
             tokens=tokens,
             offload=offload,
+            objectives=self._objectives,
             rules=rules,
             settings=self._settings,
             clock=clock,
-            ids=ids,
+            ids=ids or new_ids(),
             failed=self._failed,
         )
         self._choice = Choice(
@@ -105,28 +107,34 @@ class PickDirector:
     async def decide(self, arrival: Arrival) -> Outcome:
         """Route one request, or refuse it. Raises only where not even the pool can be read."""
         started = self._clock()
+        arrival, tell = self._admin.taken(arrival)
+        said = hints.read(arrival.headers)
+        for header in said.ignored:
+            for observer in self._observers:
+                observer.ignored(header)
         try:
-            made = await self._made(arrival, started)
+            made = await self._made(arrival, said, started)
         except Refusal as refusal:
             for observer in self._observers:
                 observer.refused(refusal)
             return refusal
-        return self._route(made, started)
+        return self._route(made, started, tell=tell)
 
     async def preview(self, arrival: Arrival) -> Made:
         """What would become of a request. Nothing is booked, and no observer is told of it.
 
         Raises Refusal.
         """
-        return await self._made(arrival, self._clock())
+        arrival, _ = self._admin.taken(arrival)
+        return await self._made(arrival, hints.read(arrival.headers), self._clock())
 
-    async def _made(self, arrival: Arrival, started: float) -> Made:
+    async def _made(self, arrival: Arrival, said: hints.Hints, started: float) -> Made:
         mode, built = self._switch.mode, self._live.built
         arrival = self._within(arrival)
-        said = hints.read(arrival.headers)
-        for header in said.ignored:
-            for observer in self._observers:
-                observer.ignored(header)
+        saturation.shed(
+            self._objectives.priority(said.objective),
+            lambda: filters.eligible(self._pool.ready(self._clock()), arrival.subset),
+        )
         session = self._session(arrival, built)
         understood = await self._understanding.of(
             arrival,
@@ -162,7 +170,8 @@ class PickDirector:
             subset = conformance.selection(arrival.headers) or subset
         return arrival if subset == arrival.subset else replace(arrival, subset=subset)
 
-    def _route(self, made: Made, started: float) -> Route:
+    def _route(self, made: Made, started: float, *, tell: bool) -> Route:
+        """Book it. `tell`: whoever sent it may know the decision."""
         now = self._clock()
         arrival, decision = made.arrival, made.decision
         request, first = made.understood.request, decision.chosen[0]
@@ -197,6 +206,7 @@ class PickDirector:
             charged=charged,
             meter=meter,
             say_served=self._settings.conformance,
+            answer_headers=(admin_token.header(decision),) if tell else (),
             markers=made.built.markers,
             ballot=self._ballot,
         )

@@ -20,6 +20,7 @@ class Flight:
     """Implements `exchange.Progress`. A request that was not charged tells the pool nothing."""
 
     __slots__ = (
+        "_answer_headers",
         "_ballot",
         "_charged",
         "_chosen",
@@ -52,10 +53,12 @@ class Flight:
         meter: Meter | None = None,
         say_served: bool = False,
         markers: Sequence[Named[Marker]] = (),
+        answer_headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`chosen`: the destinations, best first. `told`: the addresses that the gateway knows them
         by. `meter`: None where the answer's body does not come through us. `say_served`: tell the
-        client who served, for conformance tests. `markers` have headers set in the answer."""
+        client who served, for conformance tests. `markers` have headers set in the answer, beside
+        `answer_headers`."""
         self._pool = pool
         self._observers = observers
         self._clock = clock
@@ -64,6 +67,7 @@ class Flight:
         self._told = told
         self._ballot = ballot
         self._markers = markers
+        self._answer_headers = tuple(answer_headers)
         self._charged = charged
         self._meter = meter
         self._say_served = say_served
@@ -91,7 +95,9 @@ class Flight:
             self._meter.streams()
         for observer in self._observers:
             observer.answered(self._request, status, as_told=not elsewhere)
-        marks = self._marks(address, now) if self._markers else ()
+        marks = self._answer_headers
+        if self._markers:
+            marks = (*marks, *self._marks(address, now))
         return (*marks, conformance.served_header(served)) if self._say_served else marks
 
     def _address(self, served: str) -> str:
