@@ -184,6 +184,16 @@ def test_the_older_name_of_the_precise_scorer_scores_like_the_newer() -> None:
     assert older == _scores("prefix-cache-scorer", pool) == [0.5, 0.0]
 
 
+def test_the_smallest_scales_are_one_token() -> None:
+    pool = _pool(Load(), matches=(Match(64, Source.PRECISE),))
+    smallest = {"matchLengthWeight": 0.5, "matchLengthScaleTokens": 1}
+    assert _scores("prefix-cache-scorer", pool, tokens=128, **smallest) == [0.75]
+    assert _scores("prefix-cache-scorer", pool, 128, matchLengthScaleTokens=0) == [0.5]
+    assert _scores("token-load-scorer", pool, tokens=64, queueThresholdTokens=1) == [1.0]
+    with pytest.raises(PluginError, match="above 0"):
+        build_scorer("token-load-scorer", {"queueThresholdTokens": 0})
+
+
 def test_a_prefix_that_nobody_holds_is_neutral_not_perfect() -> None:
     assert _scores("prefix-cache-scorer", _pool(Load(), Load())) == [0.0, 0.0]
     assert _scores("prefix-cache-scorer", _pool(Load()), tokens=10) == [0.0]
@@ -352,7 +362,18 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         "matchLengthWeight": 0.0,
         "matchLengthScaleTokens": 8192,
     }
-    assert found["no-hit-lru-scorer"]["lruSize"] == 1024
+    assert found["no-hit-lru-scorer"] == {
+        "lruSize": 1024,
+        "prefixPluginType": "prefix-cache-scorer",
+        "prefixPluginName": "prefix-cache-scorer",
+    }
+    assert found["precise-prefix-cache-scorer"] == {
+        "tokenProcessorConfig": None,
+        "indexerConfig": None,
+        "kvEventsConfig": None,
+        "speculativeIndexing": False,
+        "speculativeTTL": 2.0,
+    }
     assert found["context-length-aware"] == {
         "label": "llm-d.ai/context-length-range",
         "enableFiltering": False,
@@ -366,6 +387,20 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         ("token-load-scorer", {"inFlightLoadProducerName"}),
         ("prefix-cache-scorer", {"prefixMatchInfoProducerName"}),
         ("endpoint-attribute-scorer", {"producer"}),
+        (
+            "no-hit-lru-scorer",
+            {"prefixPluginType", "prefixPluginName", "prefixMatchInfoProducerName"},
+        ),
+        (
+            "precise-prefix-cache-scorer",
+            {
+                "tokenProcessorConfig",
+                "indexerConfig",
+                "kvEventsConfig",
+                "speculativeIndexing",
+                "speculativeTTL",
+            },
+        ),
         ("topology-affinity-scorer", {"topologyProducerName"}),
     ],
 )

@@ -288,3 +288,53 @@ def test_a_decision_that_nobody_scored_before_is_no_turn() -> None:
     pool = [_endpoint("a"), _endpoint("b")]
     _decided(scorer, REQUEST, pool[0])
     assert _scores(scorer, pool) == [1.0, 1.0]
+
+
+def test_a_turn_makes_an_endpoint_the_last_to_be_forgotten() -> None:
+    scorer = build_scorer("no-hit-lru-scorer", {"lruSize": 2})
+    a, b, c = pool = [_endpoint(name) for name in "abc"]
+    for endpoint in (a, b, a, c):
+        _scores(scorer, pool)
+        _decided(scorer, REQUEST, endpoint)
+    assert _scores(scorer, pool) == [0.5, 1.0, 0.0]
+
+
+def test_the_smallest_memory_of_turns_holds_one() -> None:
+    scorer = build_scorer("no-hit-lru-scorer", {"lruSize": 1})
+    a, b = pool = [_endpoint(name) for name in "ab"]
+    for endpoint in (a, b):
+        _scores(scorer, pool)
+        _decided(scorer, REQUEST, endpoint)
+    assert _scores(scorer, pool) == [1.0, 0.0]
+
+
+def test_only_the_first_choice_of_each_stage_has_its_turn() -> None:
+    scorer: Any = build_scorer("no-hit-lru-scorer", {})
+    pool = [_endpoint(name) for name in "abcd"]
+    _scores(scorer, pool)
+    scorer.chosen(
+        REQUEST,
+        Decision(
+            request_id="r",
+            chosen=tuple(pool[:2]),
+            prefill=tuple(pool[2:]),
+            rung=Rung.PRECISE,
+            reasons=(),
+        ),
+    )
+    assert [score == 1.0 for score in _scores(scorer, pool)] == [False, True, False, True]
+
+
+def test_requests_that_are_scored_and_never_routed_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scorer = build_scorer("no-hit-lru-scorer", {})
+    monkeypatch.setitem(type(scorer).score.__globals__, "MAX_REQUESTS", 2)
+    pool = [_endpoint("a"), _endpoint("b")]
+    asked = [replace(REQUEST, id=f"r{number}") for number in range(3)]
+    for each in asked:
+        _scores(scorer, pool, each)
+    _decided(scorer, asked[0], pool[0])
+    assert _scores(scorer, pool, asked[2]) == [1.0, 1.0]
+    _decided(scorer, asked[1], pool[0])
+    assert _scores(scorer, pool, asked[2]) == [0.0, 1.0]
