@@ -212,6 +212,9 @@ class Request:
     """The client's word."""
     target_model: str = ""
     """What the engine is asked for; differs from `model` where a name was rewritten."""
+    rewritten_by: str = ""
+    """Whose word the target is: `header`, or the InferenceModelRewrite whose rule fits, which may
+    leave the name as it is; empty: the client's own."""
     fairness_id: str = "default-flow"
     objective: str = ""
     """Name of an InferenceObjective, as the gateway said."""

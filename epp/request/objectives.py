@@ -13,8 +13,7 @@ from itertools import accumulate
 from operator import itemgetter
 
 from epp.config.objectives_file import Declared, ModelRewrite, Rule
-
-from .pickers import Chance
+from epp.framework import Chance
 
 DEFAULT_PRIORITY = 0
 """Of a request without an objective, of an unknown one, and of one that sets none (fault G06)."""

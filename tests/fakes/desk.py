@@ -13,6 +13,7 @@ from epp.framework import Decision, EndpointId, PoolId, Request, Role
 from epp.request.apis.catalog import ANY, Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.exchange import Arrival, Outcome, Route
+from epp.request.objectives import LiveObjectives
 from epp.request.offload import Offload
 from epp.request.plan.live import Built, LivePlan
 from epp.request.profiles import ModeSwitch
@@ -74,11 +75,13 @@ class Desk:
         roles: Sequence[Role],
         rules: Rules,
     ) -> None:
+        chance = Random(5)
         self.now = 1000.0
         self.offload = offload
         self.witness = Witness()
         self.switch = ModeSwitch()
         self.booth = Booth()
+        self.objectives = LiveObjectives(chance)
         named = settings.destinations if settings is not None else 1
         self.live = LivePlan(built or default_built(split, endpoints=named))
         self.index = PrefixIndex(10_000)
@@ -104,9 +107,10 @@ class Desk:
             switch=self.switch,
             live=self.live,
             ballot=self.booth.ballot,
-            chance=Random(5),
+            chance=chance,
             clock=self.clock,
             observers=(self.witness,),
+            objectives=self.objectives,
             settings=settings,
             rules=rules,
         )

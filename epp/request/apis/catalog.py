@@ -5,10 +5,9 @@ of several that fit the longest wins. What is not a JSON body posted to a known 
 unscored: GETs (A02), forms (A16), and every path that we do not know.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from epp import protocol
 from epp.errors import BadRequest, ModelNotFound
 from epp.request.exchange import Arrival
 
@@ -126,10 +125,9 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
     """Understand one request.
 
     Raises BadRequest for a known API that was not given JSON for it, TooLarge and UnsupportedMedia
-    for a compressed body that cannot be read, and ModelNotFound.
+    for a compressed body that cannot be read.
     """
     parsed = _understood(arrival, rules)
-    _admit(parsed.model, arrival.headers, rules)
     bounded = parsed.prompt.bounded() if parsed.prompt is not None else None
     return parsed if bounded is parsed.prompt else replace(parsed, prompt=bounded)
 
@@ -171,12 +169,12 @@ def _unread(arrival: Arrival, suffix: str) -> str:
     return why
 
 
-def _admit(model: str, headers: Mapping[str, str], rules: Rules) -> None:
-    """Refuse a model that nobody serves. What counts is the name that the engine will read."""
-    if not rules.known_models or not model:
-        return
-    target = next((headers[name] for name in protocol.MODEL_REWRITE if name in headers), model)
-    if target not in rules.known_models:
+def admit(model: str, rules: Rules) -> None:
+    """Raises ModelNotFound for a model that nobody serves, by the name that the engine will read.
+
+    Requests that name none pass (fault A11).
+    """
+    if model and rules.known_models and model not in rules.known_models:
         raise ModelNotFound(
             "the model is not served here; GET /v1/models lists those that are, and their names "
             "are compared letter by letter"
