@@ -9,14 +9,16 @@ from random import Random
 import pytest
 
 from epp.framework import EndpointId, Incarnation, PoolId, Request
-from epp.request.profiles import Mode, ModeSwitch, default_profile, load_only_profile
-from epp.request.schedule import Profile, schedule
+from epp.request.plan.live import BuiltProfile
+from epp.request.profiles import Mode, ModeSwitch
+from epp.request.schedule import schedule
 from epp.state import blocks
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
+from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
 SEEDS = 200
@@ -26,8 +28,9 @@ SIZES = [16, 64, 600, 4000]
 class World:
     """Some equal engines, the real mirror over them, and the real scheduler."""
 
-    def __init__(self, seed: int, count: int = 4, profile: Profile | None = None) -> None:
+    def __init__(self, seed: int, count: int = 4, profile: BuiltProfile | None = None) -> None:
         self.chance = Random(seed)
+        self.booth = Booth()
         self.ids = [EndpointId(POOL, f"pod-{number}", 8000) for number in range(count)]
         self.index = PrefixIndex(100_000)
         self.load = LoadBook()
@@ -73,12 +76,14 @@ class World:
         found = self.state.candidates(
             request.keys, block_tokens=64, prompt_tokens=request.prompt_tokens, now=now
         )
-        chosen = schedule(request, found, self.profile, self.chance).chosen[0]
+        selection = schedule(request, found, self.profile, self.chance, self.booth.ballot)
+        assert self.booth.failures == []
+        chosen = selection.chosen[0]
         self.state.charge(chosen, request, now)
         return self.ids.index(chosen.id)
 
 
-PROFILE = default_profile()
+PROFILE = default_built().profiles["decode"]
 
 
 @cache
@@ -261,7 +266,7 @@ def test_an_endpoint_of_unknown_load_is_not_preferred_to_known_idle_ones() -> No
 
 def test_load_only_does_not_look_at_prefixes() -> None:
     ids = prompt(Random(1), 1024)
-    world = World(1, profile=load_only_profile())
+    world = World(1, profile=PROFILE.without("prefix-match", "load-only"))
     world.hold(2, world.request(ids))
     world.report([0, 0, 1, 0], 0.5)
     assert world.send(world.request(ids), 0.6) != 2
