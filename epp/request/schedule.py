@@ -8,6 +8,7 @@ somebody has to be chosen (fault B01), else it leaves nobody.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 
@@ -152,9 +153,11 @@ def _column(request: Request, left: Candidates, rater: Rater, ballot: Ballot) ->
 
 def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballot) -> list[int]:
     picker, ratings = profile.picker, totals.tolist()
-    rows = ballot.ask(picker.name, lambda: list(picker.plugin.pick(ratings, chance)))
+    rows = ballot.ask(
+        picker.name, lambda: [index(row) for row in picker.plugin.pick(ratings, chance)]
+    )
     if rows is not None:
-        known = all(isinstance(row, int) and 0 <= row < len(ratings) for row in rows)
+        known = all(0 <= row < len(ratings) for row in rows)
         if rows and known and len(set(rows)) == len(rows):
             return rows
         ballot.blame(picker.name, Why.WRONG_SHAPE)
