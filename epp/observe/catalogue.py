@@ -30,8 +30,8 @@ class Family:
 
 
 BASE = answers.LABELS
-"""Labels of the reference's request metrics; see `labels` for their bounds. Priorities come with
-objectives, which nobody defines yet: all are 0."""
+"""Labels of the reference's request metrics; see `labels` for their bounds. Priorities are those of
+the objectives file, 0 for every other request."""
 
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _PROCESSING = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -77,8 +77,8 @@ FAMILIES = (
         "llm_d_epp_model_rewrite_decisions_total",
         _C,
         ("model_rewrite_name", "model_name", "target_model"),
-        "Requests whose model the engine is asked for by another name; model_rewrite_name says by "
-        "whose word (header).",
+        "Requests whose model's name was given by a rule of the InferenceModelRewrite that is named, "
+        "be it the client's own; or changed by the gateway's word (header).",
     ),
     Family("llm_d_epp_ready_endpoints", _G, ("name",), "Ready endpoints of the pool."),
     Family(
@@ -139,6 +139,19 @@ FAMILIES = (
         (),
         "1 where what decides is what the configuration file says, 0 where its last change was "
         "refused and the one before it stays; only with --config-file.",
+    ),
+    Family(
+        "epp_objectives_changes_total",
+        _C,
+        ("result",),
+        "Changes of the objectives file, taken or refused; only with --objectives-file.",
+    ),
+    Family(
+        "epp_objectives_current",
+        _G,
+        (),
+        "1 where what is in force is what the objectives file says, 0 where its last change was "
+        "refused and the one before it stays; only with --objectives-file.",
     ),
     Family(
         "llm_d_epp_disagg_decision_total",

@@ -94,6 +94,7 @@ class Sources:
     switch: ModeNumbers | None = None
     certificate: CertificateNumbers | None = None
     config: ConfigNumbers | None = None
+    objectives: ConfigNumbers | None = None
 
 
 _DISAGG = "disagg-profile-handler"
@@ -150,8 +151,8 @@ class Metrics(Collector):
         self._child(self._splits, self._word(decision.split)).inc()
         parts = "prefill-decode" if decision.prefill else "decode-only"
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
-        if request.target_model != request.model:
-            self._child(self._rewrites, "header", model, target).inc()
+        if request.rewritten_by:
+            self._child(self._rewrites, request.rewritten_by, model, target).inc()
         self._took.observe(took_s)
         self._processing.observe(took_s)
         first = decision.chosen[0].id
@@ -237,10 +238,11 @@ class Metrics(Collector):
         if sources.certificate is not None:
             changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
             yield _family("epp_certificate_changes_total", _tally(changes))
-        if sources.config is not None:
-            changes = {"taken": sources.config.taken, "refused": sources.config.refused}
-            yield _family("epp_config_changes_total", _tally(changes))
-            yield _family("epp_config_current", [((), float(sources.config.current))])
+        for what, file in (("config", sources.config), ("objectives", sources.objectives)):
+            if file is not None:
+                changes = {"taken": file.taken, "refused": file.refused}
+                yield _family(f"epp_{what}_changes_total", _tally(changes))
+                yield _family(f"epp_{what}_current", [((), float(file.current))])
         if sources.switch is not None:
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]
