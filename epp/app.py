@@ -21,7 +21,7 @@ import uvloop
 
 from epp import listening
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
-from epp.control import files
+from epp.control import files, objectives
 from epp.control.reload import Reload
 from epp.errors import ConfigError
 from epp.framework import EndpointId, MetricsSource, PoolId, Role, TokenSource
@@ -33,6 +33,7 @@ from epp.observe.metrics import Metrics
 from epp.request.apis.catalog import Rules
 from epp.request.ballot import Ballot
 from epp.request.director import PickDirector, PickSettings
+from epp.request.objectives import LiveObjectives, Objectives
 from epp.request.offload import Offload
 from epp.request.plan.live import Built, LivePlan, unfollowed
 from epp.request.plan.source import PlanSource
@@ -119,6 +120,16 @@ class Picker:
         self.pool.on_removed.append(self._tell_removed)
         self.reader = self._reader()
         self._rng = random.Random()
+        self.objectives = LiveObjectives(self._rng)
+        self.objectives_reload: Reload[Objectives] | None = None
+        if settings.objectives_file is not None:
+            self.objectives_reload = objectives.follow(
+                settings.objectives_file,
+                self.pool_id,
+                make=Objectives.of,
+                swap=self.objectives.swap,
+                warn=_warn_objectives,
+            )
 
     def load_members(self) -> None:
         """Read the endpoints file for the first time. Raises ConfigError."""
@@ -154,6 +165,7 @@ class Picker:
             offload=offload,
             switch=self.switch,
             config=self.reload,
+            objectives=self.objectives_reload,
         )
         return PickDirector(
             pool=self.pool,
@@ -166,6 +178,7 @@ class Picker:
             clock=clock,
             observers=[self.metrics, self.explain, self.alarm],
             meters=self.metrics.meters,
+            objectives=self.objectives,
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
@@ -323,8 +336,9 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         )
         for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
             tasks.create_task(work())
-        if picker.reload is not None:
-            tasks.create_task(picker.reload.run())
+        for reload in (picker.reload, picker.objectives_reload):
+            if reload is not None:
+                tasks.create_task(reload.run())
         state = picker.reader.port if isinstance(picker.reader, StateServer) else None
         yield (
             shell,
@@ -374,6 +388,10 @@ def _certificate_changed(error: ConfigError | None) -> None:
 def _tell_notes(built: Built) -> None:
     for note in built.plan.notes:
         log.warning("configuration", note=note)
+
+
+def _warn_objectives(sentence: str) -> None:
+    log.warning("objectives file", warning=sentence)
 
 
 def _warn_file(sentence: str) -> None:

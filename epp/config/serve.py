@@ -132,6 +132,11 @@ class ServeSettings(BaseModel):
     allow_experimental_plugins: bool = Field(
         False, description="Plugins of stability alpha may be configured."
     )
+    objectives_file: Path | None = Field(
+        None,
+        description="InferenceObjectives and InferenceModelRewrites in YAML or JSON, followed; see "
+        "docs/scheduling.md.",
+    )
     mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
