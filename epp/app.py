@@ -121,15 +121,9 @@ class Picker:
         self.reader = self._reader()
         self._rng = random.Random()
         self.objectives = LiveObjectives(self._rng)
-        self.objectives_reload: Reload[Objectives] | None = None
-        if settings.objectives_file is not None:
-            self.objectives_reload = objectives.follow(
-                settings.objectives_file,
-                self.pool_id,
-                make=Objectives.of,
-                swap=self.objectives.swap,
-                warn=_warn_objectives,
-            )
+        self.objectives_reload = objectives.follow(
+            settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
+        )
 
     def load_members(self) -> None:
         """Read the endpoints file for the first time. Raises ConfigError."""
@@ -388,10 +382,6 @@ def _certificate_changed(error: ConfigError | None) -> None:
 def _tell_notes(built: Built) -> None:
     for note in built.plan.notes:
         log.warning("configuration", note=note)
-
-
-def _warn_objectives(sentence: str) -> None:
-    log.warning("objectives file", warning=sentence)
 
 
 def _warn_file(sentence: str) -> None:
