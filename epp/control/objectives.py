@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from epp.config.objectives_file import Declared, Warn, parse_objectives
+import structlog
+
+from epp.config.objectives_file import Declared, parse_objectives
 from epp.config.text_file import read_file
 from epp.framework import PoolId
 
@@ -15,25 +17,33 @@ from .reload import Reload
 
 T = TypeVar("T")
 
+log = structlog.get_logger(__name__)
+
 
 def follow(
-    path: Path,
+    path: Path | None,
     pool: PoolId,
     *,
     make: Callable[[Declared], T],
     swap: Callable[[T], None],
-    warn: Warn,
     interval_s: float = 0.5,
     settle_s: float = 0.05,
-) -> Reload[T]:
+) -> Reload[T] | None:
     """Read the file for the first time, take it over, and give what follows it from then on.
 
-    Raises ConfigError, of the first reading only. `make` may take its time; `swap` may not.
+    Nothing without a path. Raises ConfigError, of the first reading only. `make` may take its time;
+    `swap` may not.
     """
+    if path is None:
+        return None
 
     def build(text: bytes) -> T:
-        return make(parse_objectives(text, str(path), pool=pool, warn=warn))
+        return make(parse_objectives(text, str(path), pool=pool, warn=_warn))
 
     text = read_file(path)
     swap(build(text))
     return Reload(path, text=text, build=build, swap=swap, interval_s=interval_s, settle_s=settle_s)
+
+
+def _warn(sentence: str) -> None:
+    log.warning("objectives file", warning=sentence)

@@ -28,18 +28,18 @@ def priority(number: int, pool: str = "llama") -> str:
 
 
 async def test_good_changes_take_over_and_bad_ones_change_nothing(tmp_path: Path) -> None:
-    path, live, warnings = tmp_path / "objectives.yaml", LiveObjectives(Never()), []
+    path, live = tmp_path / "objectives.yaml", LiveObjectives(Never())
     path.write_text(priority(1))
     reload = follow(
         path,
         POOL,
         make=Objectives.of,
         swap=live.swap,
-        warn=warnings.append,
         interval_s=0.02,
         settle_s=0.01,
     )
     assert live.priority("gold") == 1
+    assert reload is not None
     with capture_logs() as logs:
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(reload.run())
@@ -53,7 +53,8 @@ async def test_good_changes_take_over_and_bad_ones_change_nothing(tmp_path: Path
             assert live.priority("gold") == 0
             task.cancel()
     assert (reload.taken, reload.refused) == (2, 1)
-    assert [f"{path}:1:1 InferenceObjective 'gold' belongs to another pool: left out"] == warnings
+    (warning,) = [one["warning"] for one in logs if one["log_level"] == "warning"]
+    assert warning == f"{path}:1:1 InferenceObjective 'gold' belongs to another pool: left out"
     told = [one["error"] for one in logs if one["log_level"] == "error"]
     assert [f"{path}:4:32 unknown field 'prioirty'; did you mean 'priority'?"] == told
 
@@ -66,5 +67,10 @@ def test_a_first_reading_that_fails_is_told_and_changes_nothing(
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=r"objectives\.yaml"):
-        follow(path, POOL, make=Objectives.of, swap=live.swap, warn=lambda _: None)
+        follow(path, POOL, make=Objectives.of, swap=live.swap)
     assert live.priority("gold") == 0
+
+
+def test_without_a_file_nothing_is_followed() -> None:
+    live = LiveObjectives(Never())
+    assert follow(None, POOL, make=Objectives.of, swap=live.swap) is None
