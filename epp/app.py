@@ -24,7 +24,7 @@ from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.control import files, objectives
 from epp.control.reload import Reload
 from epp.errors import ConfigError
-from epp.framework import EndpointId, MetricsSource, PoolId, Role, TokenSource
+from epp.framework import EndpointId, PoolId, Role
 from epp.observe import admin, logs
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
@@ -35,6 +35,7 @@ from epp.request.ballot import Ballot
 from epp.request.director import PickDirector, PickSettings
 from epp.request.objectives import LiveObjectives, Objectives
 from epp.request.offload import Offload
+from epp.request.plan import feeds
 from epp.request.plan.live import Built, LivePlan, unfollowed
 from epp.request.plan.source import PlanSource
 from epp.request.profiles import ModeSwitch
@@ -106,10 +107,13 @@ class Picker:
                 build=lambda changed: source.built(changed, self.live.built),
                 swap=self._swap,
             )
-        every_s = self._scrape_interval_s()
+        every_s = feeds.page_interval_s(self.live.built) or settings.refresh_metrics_interval_s
+        every_s = max(LEAST_REFRESH_S, every_s)
         self.scraper = Scraper(
             self.pool,
             settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
+            engine_of=feeds.engine_of(self.live.built),
+            missed=_warn_page,
         )
         self.health = Health()
         self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
@@ -145,7 +149,7 @@ class Picker:
         if self.settings.conformance:
             log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
         deadline_s = self.settings.decision_deadline_s
-        exact = self.settings.tokenizer == "engine" and self._wants_exact_tokens()
+        exact = self.settings.tokenizer == "engine" and feeds.exact_tokens(self.live.built)
         tokens = Tokens(
             tokenizer=EngineTokenizer(session, self._someone) if exact else None,
             spawn=spawn,
@@ -197,18 +201,6 @@ class Picker:
         """A ready endpoint, another one each time."""
         ready = self.pool.ready(clock())
         return self._rng.choice(ready).address if ready else None
-
-    def _wants_exact_tokens(self) -> bool:
-        """Whether the configuration's producers of tokens ask engines for theirs."""
-        sources = [one.plugin for one in self.live.built.producers.get("tokens", ())]
-        return all(source.exact for source in sources if isinstance(source, TokenSource))
-
-    def _scrape_interval_s(self) -> float:
-        """As the configuration says, else as the flag does."""
-        for one in self.live.built.producers.get("engine-metrics", ()):
-            if isinstance(one.plugin, MetricsSource) and one.plugin.interval_s is not None:
-                return max(LEAST_REFRESH_S, one.plugin.interval_s)
-        return self.settings.refresh_metrics_interval_s
 
     def _tell_removed(self, endpoints: Collection[EndpointId]) -> None:
         for one in self.live.built.watchers:
@@ -382,6 +374,16 @@ def _certificate_changed(error: ConfigError | None) -> None:
 def _tell_notes(built: Built) -> None:
     for note in built.plan.notes:
         log.warning("configuration", note=note)
+
+
+def _warn_page(endpoint: EndpointId, engine: str, page: str, numbers: tuple[str, ...]) -> None:
+    log.warning(
+        "numbers that the engine should tell are not on its metrics page",
+        endpoint=str(endpoint),
+        engine=engine,
+        page=page,
+        numbers=numbers,
+    )
 
 
 def _warn_file(sentence: str) -> None:

@@ -56,6 +56,13 @@ def sidecar(
     engine_url: Annotated[
         str, typer.Option(help="Base URL of the local engine.")
     ] = "http://127.0.0.1:8200",
+    engine_type: Annotated[
+        str, typer.Option(help="By whose names the engine's metrics are read: sglang, …")
+    ] = "vllm",
+    engine_metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name, such as queuedRequestsSpec=my_queue; as often as needed."),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on (default: every interface).")
     ] = None,
@@ -131,6 +138,8 @@ def sidecar(
         "pool": pool_name,
         "name": name,
         "engine_url": engine_url,
+        "engine_type": engine_type,
+        "engine_metrics": tuple(engine_metrics or ()),
         "host": host,
         "port": port,
         "metrics_port": metrics_port,

@@ -65,7 +65,7 @@ def _duration(value: str) -> str:
 
 _NO_CLUSTER = "endpoints are not found through Kubernetes yet: list them in --endpoints-file"
 _NO_TLS = "the metrics page has no TLS yet: keep its port inside, or put a proxy before it"
-_NO_NAMES = "the names of vLLM's metrics are built in; other engines cannot be described yet"
+_NO_NAMES = "describe engines with core-metrics-extractor's engineConfigs, in --config-file"
 
 ELSEWHERE: dict[str, Foreign] = {
     row.name: row

@@ -4,6 +4,7 @@ from epp.config.values import Seconds
 
 from .candidates import COLUMNS, Candidates, Column, Mask, attribute
 from .draws import Chance, sample
+from .engines import EngineNames, Engines
 from .plugins import (
     PRODUCED,
     Course,
@@ -11,6 +12,7 @@ from .plugins import (
     Filter,
     Handler,
     Marker,
+    MetricsReader,
     MetricsSource,
     NoCourse,
     Picker,
@@ -50,6 +52,8 @@ __all__ = [
     "Decision",
     "Endpoint",
     "EndpointId",
+    "EngineNames",
+    "Engines",
     "Filter",
     "Handler",
     "Incarnation",
@@ -58,6 +62,7 @@ __all__ = [
     "Marker",
     "Mask",
     "Match",
+    "MetricsReader",
     "MetricsSource",
     "NoCourse",
     "Picker",

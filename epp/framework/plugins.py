@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from .candidates import Candidates, Column, Mask
 from .draws import Chance
+from .engines import EngineNames
 from .types import Decision, Endpoint, EndpointId, Request
 
 T = TypeVar("T")
@@ -154,6 +155,18 @@ class MetricsSource(Protocol):
     @property
     def interval_s(self) -> float | None:
         """Time between two readings of an engine's metrics page; None: as the flag says."""
+
+    @property
+    def path(self) -> str:
+        """Of the pages; `/metrics` leaves each engine its own."""
+
+
+@runtime_checkable
+class MetricsReader(Protocol):
+    """A producer of `engine-metrics` that tells which metrics say what."""
+
+    def engine(self, labels: Mapping[str, str], /) -> EngineNames:
+        """Names of an endpoint's engine, by its labels; equal names mean equal values."""
 
 
 PRODUCED = frozenset({"tokens", "prefix-match", "inflight-load", "engine-metrics", "session-id"})

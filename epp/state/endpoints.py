@@ -33,6 +33,16 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrapeTarget:
+    """A member whose metrics page is worth reading."""
+
+    endpoint: EndpointId
+    url: str
+    labels: Mapping[str, str]
+    """They tell the engine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """What `replace` did. `removed` are the lives that are over for us."""
 

@@ -15,7 +15,7 @@ from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId,
 from . import blocks
 from .charges import Charges, Trusts, Unconfirmed
 from .charging import Charging, DoneHook
-from .endpoints import Changes, Endpoints, EndpointStatus, Member
+from .endpoints import Changes, Endpoints, EndpointStatus, Member, ScrapeTarget
 from .load import LoadBook
 from .matching import matches
 from .metrics_page import EngineMetrics
@@ -196,10 +196,10 @@ class PoolState:
                 hook(gone)
         return changes
 
-    def scrape_targets(self, now: float) -> list[tuple[EndpointId, str]]:
+    def scrape_targets(self, now: float) -> list[ScrapeTarget]:
         """Members whose page is worth reading: no sidecar, or none that speaks."""
         return [
-            (member.id, member.metrics_url)
+            ScrapeTarget(member.id, member.metrics_url, member.labels)
             for member in self.endpoints
             if member.metrics_url is not None
             and not (member.has_sidecar and self._mirror.fresh(member.id, now))

@@ -141,11 +141,11 @@ REFUSED: list[tuple[str, str]] = [
     ("--metrics-cert-dir=/certs", "no TLS"),
     ("--enable-pprof=true", "--enable-pprof=false"),
     ("--tracing=True", "--tracing=false"),
-    ("--total-queued-requests-metric=x", "built in"),
-    ("--total-running-requests-metric=x", "built in"),
-    ("--kv-cache-usage-percentage-metric=x", "built in"),
-    ("--lora-info-metric=x", "built in"),
-    ("--cache-info-metric=x", "built in"),
+    ("--total-queued-requests-metric=x", "engineConfigs"),
+    ("--total-running-requests-metric=x", "engineConfigs"),
+    ("--kv-cache-usage-percentage-metric=x", "engineConfigs"),
+    ("--lora-info-metric=x", "engineConfigs"),
+    ("--cache-info-metric=x", "engineConfigs"),
     ("--tls-min-version=VersionTLS11", "VersionTLS12"),
 ]
 

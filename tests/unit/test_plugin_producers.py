@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from epp.errors import PluginError
-from epp.framework import MetricsSource, SessionReader, TokenSource, registry
+from epp.framework import MetricsReader, MetricsSource, SessionReader, TokenSource, registry
+from epp.framework.engines import BUILT_IN, EngineNames, specs
 from epp.request.plan.resolve import resolve
 
 
@@ -74,7 +75,8 @@ def test_pages_are_read_as_often_as_asked_for_and_not_more_than_20_times_a_secon
     ("name", "value", "said"),
     [
         ("scheme", "https", "scheme"),
-        ("path", "/other", "path"),
+        ("path", "metrics", "path must be the path of a page"),
+        ("path", "//elsewhere/metrics", "path must be the path of a page"),
         ("port", 9100, "no parameter 'port'"),
         ("caCertPath", "/ca", "read without TLS"),
         ("clientCertPath", "/cert", "read without TLS"),
@@ -92,7 +94,9 @@ def test_pages_that_are_not_read_are_refused(name: str, value: object, said: str
 def test_a_metric_is_named_with_or_without_labels(spec: str) -> None:
     engine = {"name": "mine", "queuedRequestsSpec": spec}
     found = producer("core-metrics-extractor", engineConfigs=[engine], defaultEngine="mine")
-    assert found.engine_configs[0].queued_requests_spec == spec
+    assert isinstance(found, MetricsReader)
+    assert found.engine({}).waiting == specs(spec)
+    assert not found.engine({}).running
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,44 @@ def test_a_metric_is_named_with_or_without_labels(spec: str) -> None:
 )
 def test_an_engine_that_cannot_be_read_is_refused(engines: list[Any], said: str) -> None:
     assert said in refused("core-metrics-extractor", engineConfigs=engines)
+
+
+def test_an_engine_of_a_built_in_name_takes_its_place() -> None:
+    engine = {"name": "sglang", "cacheInfoSpec": "pages", "cacheBlockSizeLabelName": ""}
+    found = producer("core-metrics-extractor", engineConfigs=[engine])
+    names = found.engine({"llm-d.ai/engine-type": "sglang"})
+    assert names == EngineNames(name="sglang", cache_info=specs("pages"))
+    assert found.engine({"llm-d.ai/engine-type": "triton"}) == BUILT_IN["triton"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "engine"),
+    [
+        ({}, "vllm"),
+        ({"llm-d.ai/engine-type": "sglang"}, "sglang"),
+        ({"inference.networking.k8s.io/engine-type": "sglang"}, "sglang"),
+        (
+            {"llm-d.ai/engine-type": "", "inference.networking.k8s.io/engine-type": "triton"},
+            "triton",
+        ),
+        (
+            {
+                "llm-d.ai/engine-type": "trtllm-serve",
+                "inference.networking.k8s.io/engine-type": "triton",
+            },
+            "trtllm-serve",
+        ),
+        ({"llm-d.ai/engine-type": "nobody-knows"}, "vllm"),
+    ],
+)
+def test_an_endpoint_names_its_engine_by_a_label(labels: dict[str, str], engine: str) -> None:
+    assert producer("core-metrics-extractor").engine(labels).name == engine
+
+
+def test_the_label_of_the_engine_and_the_engine_of_others_can_be_chosen() -> None:
+    found = producer("core-metrics-extractor", engineLabelKey="engine", defaultEngine="sglang")
+    assert found.engine({"engine": "triton"}).name == "triton"
+    assert found.engine({"llm-d.ai/engine-type": "vllm"}).name == "sglang"
 
 
 def test_the_engine_of_others_is_one_that_is_known() -> None:

@@ -2,17 +2,23 @@
 
 Type: `core-metrics-extractor`.
 
-Pages are read by the names of vLLM's metrics; other names are checked, and change nothing yet.
+Pages are read by the names of the endpoint's engine. Sidecars read their own engine's page, by
+their flags `--engine-type` and `--engine-metrics`.
 
 Parameters:
-- `engineLabelKey` (`llm-d.ai/engine-type`): label of an endpoint that names its engine.
-- `defaultEngine` (`vllm`): engine of endpoints without it; built in are `vllm`, `sglang`,
-  `trtllm-serve`, `triton-tensorrt-llm` and `triton`.
-- `engineConfigs` (none): further engines, or other names for those, each with `name` and any of
+- `engineLabelKey` (`llm-d.ai/engine-type`): label of an endpoint that names its engine; where it is
+  absent, `inference.networking.k8s.io/engine-type` does.
+- `defaultEngine` (`vllm`): engine of endpoints without it, or with a name that is not known; built
+  in are `vllm`, `sglang`, `trtllm-serve`, `triton-tensorrt-llm` and `triton`.
+- `engineConfigs` (none): further engines, or others in place of those, each with `name` and any of
   `queuedRequestsSpec`, `runningRequestsSpec`, `kvUsageSpec`, `loraSpec`, `cacheInfoSpec`,
   `cacheBlockSizeLabelName`, `cacheNumBlocksLabelName`, `cacheBlockSizeSpec`, `cacheNumBlocksSpec`.
   A spec is a family, `name{label=value}` for some of its series; without one the number is not
   known. `customMetrics` are not kept.
+
+Several series are several engines behind one page: queues and blocks add up, shares of KV cache are
+averaged. The reference takes the latest series. Of `triton` it reads the count of all batches since
+the start as running requests, which are not known here.
 
 ```yaml
 - type: core-metrics-extractor
@@ -23,16 +29,12 @@ Parameters:
 ```
 """
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from epp.framework import parameters
-
-BUILT_IN = ("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton")
-
-_PAIR = r'\s*[A-Za-z_][A-Za-z0-9_]*\s*=\s*("[^"{},]*"|[^"{},]*)\s*'
-_SPEC = re.compile(rf"[A-Za-z_:][A-Za-z0-9_:]*\s*(\{{({_PAIR}(,{_PAIR})*)?\}})?")
+from epp.framework.engines import BUILT_IN, SETTINGS, EngineNames, Engines, described
 
 
 @parameters
@@ -54,38 +56,32 @@ class EngineConfig:
             raise ValueError("name must name an engine")
         if self.custom_metrics:
             raise ValueError("customMetrics are not kept: known numbers only can be scored by")
-        for spec in self.specs:
-            if spec and not _SPEC.fullmatch(spec.strip()):
-                raise ValueError(f"a spec is a family, such as name{{label=value}}, got {spec!r}")
+        _ = self.names
 
     @property
-    def specs(self) -> tuple[str, ...]:
-        return (
-            self.queued_requests_spec,
-            self.running_requests_spec,
-            self.kv_usage_spec,
-            self.lora_spec,
-            self.cache_info_spec,
-            self.cache_block_size_spec,
-            self.cache_num_blocks_spec,
-        )
+    def names(self) -> EngineNames:
+        """Raises ValueError for what is no spec."""
+        settings = {key: getattr(self, key) for key in SETTINGS}
+        return described(EngineNames(name=self.name), settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreMetricsExtractor:
     produces: ClassVar[frozenset[str]] = frozenset({"engine-metrics"})
-    without_effect: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("engine_label_key", "default_engine", "engine_configs"),
-        "pages are read by the names of vLLM's metrics",
-    )
     engine_label_key: str = "llm-d.ai/engine-type"
     default_engine: str = "vllm"
     engine_configs: tuple[EngineConfig, ...] = ()
+    _engines: Engines = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [engine.name for engine in self.engine_configs]
         if len(set(names)) < len(names):
             raise ValueError("engineConfigs has an engine twice")
-        known = sorted({*names, *BUILT_IN})
+        known = {**BUILT_IN, **{engine.name: engine.names for engine in self.engine_configs}}
         if self.default_engine not in known:
-            raise ValueError(f"defaultEngine must be one of {', '.join(known)}")
+            raise ValueError(f"defaultEngine must be one of {', '.join(sorted(known))}")
+        engines = Engines(label=self.engine_label_key, default=self.default_engine, known=known)
+        object.__setattr__(self, "_engines", engines)
+
+    def engine(self, labels: Mapping[str, str], /) -> EngineNames:
+        return self._engines.of(labels)

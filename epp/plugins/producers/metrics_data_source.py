@@ -5,7 +5,9 @@ Type: `metrics-data-source`.
 Parameters:
 - `interval` (as `--refresh-metrics-interval`; at least 50ms, at most 60s): time between two
   readings.
-- `scheme` (`http`), `path` (`/metrics`): no others; pages are read at the engine's own port.
+- `path` (`/metrics`): of all pages; the default leaves engines theirs (`trtllm-serve` has
+  `/prometheus/metrics`).
+- `scheme` (`http`): no other; pages are read at the endpoint's own metrics port.
 - `insecureSkipVerify` (true), `caCertPath`, `clientCertPath`, `clientKeyPath`: of TLS, which is not
   offered.
 
@@ -31,7 +33,7 @@ class MetricsDataSource:
         "insecure_skip_verify": "pages are read without TLS",
     }
     scheme: Literal["http"] = "http"
-    path: Literal["/metrics"] = "/metrics"
+    path: str = "/metrics"
     interval: Seconds | None = None
     insecure_skip_verify: bool = True
     ca_cert_path: str = ""
@@ -41,6 +43,8 @@ class MetricsDataSource:
     def __post_init__(self) -> None:
         if self.interval is not None and not 0.0 < self.interval <= MOST_S:
             raise ValueError("interval must be above 0 and at most 60s")
+        if not self.path.startswith("/") or self.path.startswith("//"):
+            raise ValueError("path must be the path of a page, such as /metrics")
         if self.ca_cert_path or self.client_cert_path or self.client_key_path:
             raise ValueError("caCertPath and client certificates: pages are read without TLS")
 
