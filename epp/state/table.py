@@ -44,6 +44,8 @@ _LOADS = {
     "prefill_tokens_per_s": measures.OWN_SPEED,
 }
 """Columns of a decision, and where they stand here."""
+_PRIOR = Speeds()
+_PRIORS = ("decode_s_per_token", "decode_s_per_block", "pull_tokens_per_s")
 _REPORTED = measures.ACTIVE_BLOCKS + 1
 """The first so many are known from fresh reports only."""
 
@@ -61,6 +63,8 @@ class _Seats:
     addresses: tuple[str, ...] = ()
     labels: tuple[Mapping[str, str], ...] = ()
     roles: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    priors: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    """Speeds that nobody has observed."""
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Member, Incarnation]]) -> "_Seats":
@@ -80,6 +84,7 @@ class _Seats:
                 "serves_prefill": _shared(role.serves_prefill for role in roles),
                 "serves_encode": _shared(role.serves_encode for role in roles),
             },
+            priors={name: _shared([getattr(_PRIOR, name)] * len(roles)) for name in _PRIORS},
         )
 
 
@@ -245,7 +250,8 @@ class Table:
         speeds[np.isnan(speeds)] = self._speed
         numbers.flags.writeable = False
         columns = {name: numbers[place] for name, place in _LOADS.items()}
-        self._shown = _Shown(self._seats, numbers, loras, {**columns, **self._seats.roles})
+        columns = {**columns, **self._seats.roles, **self._seats.priors}
+        self._shown = _Shown(self._seats, numbers, loras, columns)
 
 
 def _shared(flags: Iterable[bool]) -> Column:
