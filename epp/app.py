@@ -20,6 +20,7 @@ import structlog
 import uvloop
 
 from epp import listening
+from epp.admin_port import admin_port
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.control import files, objectives
 from epp.control.reload import Reload
@@ -30,6 +31,7 @@ from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
+from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
 from epp.request.ballot import Ballot
 from epp.request.director import PickDirector, PickSettings
@@ -39,6 +41,7 @@ from epp.request.plan import feeds
 from epp.request.plan.live import Built, LivePlan, unfollowed
 from epp.request.plan.source import PlanSource
 from epp.request.profiles import ModeSwitch
+from epp.request.replica import new_ids, short_name
 from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
@@ -96,6 +99,7 @@ class Picker:
             LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
         )
         self.switch = ModeSwitch(settings.mode)
+        self.admin_token = settings.admin_token()
         source = PlanSource.of(settings)
         text = source.read()
         self.live = LivePlan(source.built(text))
@@ -116,7 +120,9 @@ class Picker:
             missed=_warn_page,
         )
         self.health = Health()
-        self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
+        self.explain = Explain(
+            wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
+        )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
         self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
         self.pool.on_done.append(self.metrics.done)
@@ -174,6 +180,8 @@ class Picker:
             ballot=self.ballot,
             chance=self._rng,
             clock=clock,
+            ids=new_ids(self.settings.pod_name),
+            admin=AdminToken(self.admin_token),
             observers=[self.metrics, self.explain, self.alarm],
             meters=self.metrics.meters,
             objectives=self.objectives,
@@ -314,9 +322,7 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
                 settings.metrics_port,
             )
         )
-        debug = admin.admin_app(
-            explain=picker.explain, pool=picker.pool, switch=picker.switch, clock=clock
-        )
+        debug = admin_port(picker, director, clock=clock)
         debug_port = await stack.enter_async_context(
             listening.pages(debug, settings.admin_host, settings.admin_port)
         )

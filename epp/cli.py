@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from epp.commands.check import check
+from epp.commands.explain import explain
 from epp.commands.flags import AsJson, Format, Level, OnFailure, checked
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(local, name="local")
 app.add_typer(bench, name="bench")
 app.command()(check)
+app.command()(explain)
 
 
 @app.command()
@@ -188,7 +190,7 @@ def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
     arguments = sys.argv[1:]
-    known = {"check", "sidecar", "local", "bench", "version"}
+    known = {"check", "explain", "sidecar", "local", "bench", "version"}
     try:
         if not known.intersection(arguments[:1]):
             arguments = _add_serve(arguments)

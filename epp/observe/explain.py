@@ -44,6 +44,11 @@ class Explain:
         return len(self._entries)
 
     @property
+    def now(self) -> float:
+        """Seconds of Unix time, by the clock of the decisions."""
+        return self._wall()
+
+    @property
     def since(self) -> float | None:
         """When the oldest decision that is kept was made, seconds of Unix time."""
         return self._entries[0].at if self._entries else None

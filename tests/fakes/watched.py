@@ -26,7 +26,7 @@ async def watched(
             switch=desk.switch,
         )
         metrics = Metrics(version="1.2", sources=sources)
-        explain = Explain(wall=lambda: 1_700_000_000.0)
+        explain = Explain(wall=lambda: 1_700_000_000.0, replica="epp-0")
         desk.pool.on_done.append(metrics.done)
         desk.director._observers = (metrics, explain)
         desk.director._meters = metrics.meters

@@ -234,7 +234,7 @@ async def test_the_ring_of_decisions_is_bounded_and_its_text_is_cut() -> None:
         decision = desk.witness.last
     for number in range(MAX_DECISIONS + 1):
         request = Request(id=str(number), api="c", path="/" * 999, model="m" * 999)
-        explain.decided(decision, request, "ok", 0.001)
+        explain.decided(replace(decision, request_id=str(number)), request, "ok", 0.001)
     assert len(explain) == MAX_DECISIONS
     last = explain.last()
     assert (len(last), last[0]["request_id"], last[-1]["request_id"]) == (1000, "1000", "1")
