@@ -12,7 +12,7 @@ from .token import read_header_token, read_token
 from .values import Env, Names, OptionalSize, Seconds, Size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Mode = Literal["normal", "load-only", "random"]
+Mode = Literal["normal", "load-only", "random", "shadow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEAST_REFRESH_S = 0.05
 
@@ -144,7 +144,11 @@ class ServeSettings(BaseModel):
         description="InferenceObjectives and InferenceModelRewrites in YAML or JSON, followed; see "
         "docs/scheduling.md.",
     )
-    mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
+    mode: Mode = Field(
+        "normal",
+        description="Break-glass: load-only, random. shadow: decide and count, but let the gateway "
+        "balance by itself. Also a live switch.",
+    )
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
     )

@@ -204,6 +204,13 @@ FAMILIES = (
         "Answers that the gateway took from another endpoint than the first one named.",
     ),
     Family(
+        "epp_shadow_answers_total",
+        _C,
+        ("outcome",),
+        "Answers in mode shadow, by whether the gateway's own balancing came to the endpoint that "
+        "the picker had chosen: agreed, differed, unknown (the gateway does not say who served).",
+    ),
+    Family(
         "epp_predicted_cached_tokens_total",
         _C,
         (),

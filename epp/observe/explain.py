@@ -68,6 +68,9 @@ class Explain:
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """Not part of a decision."""
 
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        """Not part of a decision, either."""
+
     def last(self, limit: int = MAX_DECISIONS, request_id: str | None = None) -> list[Any]:
         """Decisions as plain JSON values, the newest first.
 

@@ -126,6 +126,7 @@ class Metrics(Collector):
         self._elsewhere = _counter("epp_served_elsewhere_total", self.registry)
         self._predicted = _counter("epp_predicted_cached_tokens_total", self.registry)
         self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
+        self._shadowed = _counter("epp_shadow_answers_total", self.registry)
         self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
         self._ignored = _counter("epp_ignored_headers_total", self.registry)
         self._plugins = _counter("epp_plugin_failures_total", self.registry)
@@ -181,6 +182,10 @@ class Metrics(Collector):
         if status >= 400:
             code = str(status) if status < 600 else OTHER
             self._child(self._errors, *self._labels.of(request), code).inc()
+
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        outcome = "unknown" if agreed is None else "agreed" if agreed else "differed"
+        self._child(self._shadowed, outcome).inc()
 
     def done(self, done: Done, _: Endpoint, predicted_tokens: int) -> None:
         """A hook of `PoolState.on_done`: the sidecar said how a request went."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from epp import protocol
-from epp.errors import Refusal
+from epp.errors import NoEndpoint, Refusal
 from epp.framework import Chance, Decision, Endpoint, SessionReader
 
-from . import admin_token, conformance, filters, hints, saturation
+from . import admin_token, conformance, filters, hints, saturation, shadow
 from .admin_token import AdminToken
 from .apis import catalog
 from .ballot import Ballot
@@ -50,6 +50,19 @@ class Made:
     built: Built
     primary_port: int = 0
     """See `Course.primary_port`."""
+    shadow: bool = False
+    """Nobody will hear of it; see `shadow`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A request that is to be decided."""
+
+    arrival: Arrival
+    understood: Understood
+    built: Built
+    mode: Mode
+    shadow: bool
 
 
 class PickDirector:
@@ -113,11 +126,14 @@ class PickDirector:
             for observer in self._observers:
                 observer.ignored(header)
         try:
-            made = await self._made(arrival, said, started)
+            wanted = await self._wanted(arrival, said, started)
         except Refusal as refusal:
-            for observer in self._observers:
-                observer.refused(refusal)
-            return refusal
+            return self._refused(refusal)
+        try:
+            made = self._made(wanted, started)
+        except Refusal as refusal:
+            passes = wanted.shadow and isinstance(self._refused(refusal), NoEndpoint)
+            return shadow.unrouted(wanted.understood) if passes else refusal
         return self._route(made, started, tell=tell)
 
     async def preview(self, arrival: Arrival) -> Made:
@@ -125,16 +141,24 @@ class PickDirector:
 
         Raises Refusal.
         """
+        started = self._clock()
         arrival, _ = self._admin.taken(arrival)
-        return await self._made(arrival, hints.read(arrival.headers), self._clock())
-
-    async def _made(self, arrival: Arrival, said: hints.Hints, started: float) -> Made:
-        mode, built = self._switch.mode, self._live.built
-        arrival = self._within(arrival)
-        saturation.shed(
-            self._objectives.priority(said.objective),
-            lambda: filters.eligible(self._pool.ready(self._clock()), arrival.subset),
+        return self._made(
+            await self._wanted(arrival, hints.read(arrival.headers), started), started
         )
+
+    async def _wanted(self, arrival: Arrival, said: hints.Hints, started: float) -> _Wanted:
+        """The request with what can be known of it. Raises Refusal."""
+        mode, built = self._switch.mode, self._live.built
+        unheard = mode is Mode.SHADOW
+        if unheard:
+            mode = Mode.NORMAL
+        arrival = self._within(arrival)
+        if not unheard:
+            saturation.shed(
+                self._objectives.priority(said.objective),
+                lambda: filters.eligible(self._pool.ready(self._clock()), arrival.subset),
+            )
         session = self._session(arrival, built)
         understood = await self._understanding.of(
             arrival,
@@ -142,18 +166,34 @@ class PickDirector:
             score=mode is Mode.NORMAL,
             started=started,
         )
+        return _Wanted(
+            arrival=arrival, understood=understood, built=built, mode=mode, shadow=unheard
+        )
+
+    def _made(self, wanted: _Wanted, started: float) -> Made:
+        """Raises Refusal."""
         late = self._understanding.left_s(started) <= 0.0
-        decision, why, course = self._choice.of(arrival, understood, built, mode, late=late)
-        if understood.notes:
-            decision = replace(decision, reasons=(*decision.reasons, *understood.notes))
+        decision, why, course = self._choice.of(
+            wanted.arrival, wanted.understood, wanted.built, wanted.mode, late=late
+        )
+        first = (shadow.REASON,) if wanted.shadow else ()
+        notes = wanted.understood.notes
+        if first or notes:
+            decision = replace(decision, reasons=(*first, *decision.reasons, *notes))
         return Made(
-            arrival=arrival,
-            understood=understood,
+            arrival=wanted.arrival,
+            understood=wanted.understood,
             decision=decision,
             why=why,
-            built=built,
+            built=wanted.built,
             primary_port=course.primary_port,
+            shadow=wanted.shadow,
         )
+
+    def _refused(self, refusal: Refusal) -> Refusal:
+        for observer in self._observers:
+            observer.refused(refusal)
+        return refusal
 
     def _session(self, arrival: Arrival, built: Built) -> str:
         """The client's session, where a producer reads it."""
@@ -175,7 +215,7 @@ class PickDirector:
         now = self._clock()
         arrival, decision = made.arrival, made.decision
         request, first = made.understood.request, decision.chosen[0]
-        prefill = decision.prefill[0] if decision.prefill else None
+        prefill = decision.prefill[0] if decision.prefill and not made.shadow else None
         charged = bool(arrival.body) or arrival.body_hidden
         if charged:
             self._choice.attempt(
@@ -207,13 +247,16 @@ class PickDirector:
             meter=meter,
             say_served=self._settings.conformance,
             answer_headers=(admin_token.header(decision),) if tell else (),
-            markers=made.built.markers,
+            markers=() if made.shadow else made.built.markers,
             ballot=self._ballot,
+            shadow=made.shadow,
         )
         return Route(
-            destination=",".join(told),
+            destination=None if made.shadow else ",".join(told),
             progress=flight,
-            set_headers=_headers(decision, made.primary_port),
+            set_headers=shadow.headers(decision)
+            if made.shadow
+            else _headers(decision, made.primary_port),
             body=made.understood.body,
             scores=scores,
             model=made.understood.model,

@@ -35,6 +35,7 @@ class Flight:
         "_pool",
         "_request",
         "_say_served",
+        "_shadow",
         "_told",
         "_usage",
     )
@@ -54,11 +55,12 @@ class Flight:
         say_served: bool = False,
         markers: Sequence[Named[Marker]] = (),
         answer_headers: Sequence[tuple[str, str]] = (),
+        shadow: bool = False,
     ) -> None:
         """`chosen`: the destinations, best first. `told`: the addresses that the gateway knows them
         by. `meter`: None where the answer's body does not come through us. `say_served`: tell the
         client who served, for conformance tests. `markers` have headers set in the answer, beside
-        `answer_headers`."""
+        `answer_headers`. `shadow`: the gateway was told of nobody."""
         self._pool = pool
         self._observers = observers
         self._clock = clock
@@ -71,6 +73,7 @@ class Flight:
         self._charged = charged
         self._meter = meter
         self._say_served = say_served
+        self._shadow = shadow
         self._good = False
         self._usage = Usage()
         self._headers = False
@@ -94,7 +97,9 @@ class Flight:
         if self._meter is not None and self._good and streaming:
             self._meter.streams()
         for observer in self._observers:
-            observer.answered(self._request, status, as_told=not elsewhere)
+            if self._shadow:
+                observer.shadowed(self._request, agreed=not elsewhere if served else None)
+            observer.answered(self._request, status, as_told=self._shadow or not elsewhere)
         marks = self._answer_headers
         if self._markers:
             marks = (*marks, *self._marks(address, now))

@@ -59,6 +59,10 @@ class Observer(Protocol):
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """The answer began. `as_told` is False when another endpoint than the first served it."""
 
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        """The gateway balanced by itself. `agreed`: it came to the endpoint that was chosen; None:
+        it does not say to which."""
+
 
 class Meter(Protocol):
     """Measures one answer whose body passes through us; see `epp.answers.Meter`."""

@@ -4,11 +4,13 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What the operator lets the picker do; `load-only` and `random` are break-glass."""
+    """What the operator lets the picker do; `load-only` and `random` are break-glass, `shadow` is
+    for trying it out."""
 
     NORMAL = "normal"
     LOAD_ONLY = "load-only"
     RANDOM = "random"
+    SHADOW = "shadow"
 
 
 class ModeSwitch:

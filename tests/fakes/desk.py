@@ -36,6 +36,7 @@ class Witness:
         self.refusals: list[Refusal] = []
         self.failures: list[str] = []
         self.answers: list[tuple[int, bool]] = []
+        self.agreements: list[bool | None] = []
         self.ignored_headers: list[str] = []
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
@@ -53,6 +54,9 @@ class Witness:
 
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         self.answers.append((status, as_told))
+
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        self.agreements.append(agreed)
 
     @property
     def last(self) -> Decision:
