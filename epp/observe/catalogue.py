@@ -77,8 +77,8 @@ FAMILIES = (
         "llm_d_epp_model_rewrite_decisions_total",
         _C,
         ("model_rewrite_name", "model_name", "target_model"),
-        "Requests whose model's name was given by a rule of the InferenceModelRewrite that is named, "
-        "be it the client's own; or changed by the gateway's word (header).",
+        "Requests whose model's name a rule of the InferenceModelRewrite gave that is named, be it "
+        "the client's own; or that the gateway's word changed (header).",
     ),
     Family("llm_d_epp_ready_endpoints", _G, ("name",), "Ready endpoints of the pool."),
     Family(

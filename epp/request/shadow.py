@@ -44,9 +44,7 @@ class Unseen:
 
 def unrouted(understood: Understood) -> Route:
     """Let a request pass for which we know nobody."""
-    return Route(
-        destination=None, progress=Unseen(), body=understood.body, model=understood.model
-    )
+    return Route(destination=None, progress=Unseen(), body=understood.body, model=understood.model)
 
 
 def headers(decision: Decision) -> tuple[tuple[str, str], ...]:
