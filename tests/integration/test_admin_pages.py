@@ -8,10 +8,9 @@ import aiohttp
 import pytest
 
 from epp import protocol
-from epp.admin_port import preview_by
 from epp.observe import admin
 from tests.fakes.desk import Desk, ask
-from tests.fakes.watched import watched
+from tests.fakes.watched import admin_pages, watched
 
 TOKEN = "s3cret-s3cret-s3cret"
 PROBE = "/v1/routing/probe"
@@ -23,24 +22,13 @@ async def pages(
 ) -> AsyncIterator[tuple[Desk, str, str, aiohttp.ClientSession]]:
     """A watched desk, the base URLs of its admin and metrics ports, and a client."""
     async with watched() as (desk, metrics, explain):
-        apps = (
-            admin.admin_app(
-                explain=explain,
-                pool=desk.pool,
-                switch=desk.switch,
-                clock=desk.clock,
-                preview=preview_by(desk.director),
-                token=token,
-                max_probe_bytes=10_000,
-            ),
-            admin.metrics_app(metrics, clock=desk.clock),
-        )
+        app = admin.metrics_app(metrics, clock=desk.clock)
         async with (
-            admin.serve(apps[0], "127.0.0.1", 0) as first,
-            admin.serve(apps[1], "127.0.0.1", 0) as second,
+            admin_pages(desk, explain, token=token) as base,
+            admin.serve(app, "127.0.0.1", 0) as port,
             aiohttp.ClientSession() as session,
         ):
-            yield desk, f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}", session
+            yield desk, base, f"http://127.0.0.1:{port}", session
 
 
 async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, Any]:
