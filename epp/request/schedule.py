@@ -8,9 +8,11 @@ somebody has to be chosen (fault B01), else it leaves nobody.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework import (
     Candidates,
@@ -65,14 +67,12 @@ def schedule(
     left, notes = _filtered(request, candidates, profile, ballot, must=must)
     if not left:
         return Selection(chosen=(), reasons=(), table=(), left=left, weights={})
-    scores, weights = _rated(request, left, profile, ballot)
-    totals = np.zeros(len(left))
-    for name, column in scores.items():
-        totals += weights[name] * column
-    lost = [rater.name for rater in profile.scorers if rater.name not in scores]
+    rated = _rated(request, left, profile, ballot)
+    totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
     chosen = tuple(left[row] for row in picked)
     tied = int(np.count_nonzero(totals >= totals.max() - TIE))
+    lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
     return Selection(
         chosen=chosen,
         reasons=(
@@ -80,10 +80,28 @@ def schedule(
             *notes,
             *(f"without {name}" for name in lost),
         ),
-        table=ScoreTable(left, totals, scores, picked, rows) if profile.scorers else (),
+        table=ScoreTable(left, totals, rated.scores, tuple(rated.weights), picked, most=rows)
+        if profile.scorers
+        else (),
         left=left,
-        weights=weights,
+        weights=rated.weights,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """What the scorers say that have a say."""
+
+    weights: dict[str, float]
+    scores: NDArray[np.float64]
+    """A row a scorer, in the same order, a column a candidate; each number between 0 and 1."""
+
+    def totals(self) -> Column:
+        """Sums in the order of the scorers, so that equal scores give equal sums."""
+        totals = np.zeros(self.scores.shape[1])
+        for weight, column in zip(self.weights.values(), self.scores, strict=True):
+            totals += weight * column
+        return totals
 
 
 def _filtered(
@@ -118,37 +136,40 @@ def _mask(request: Request, left: Candidates, one: Named[Filter], ballot: Ballot
     return kept
 
 
-def _rated(
-    request: Request, left: Candidates, profile: BuiltProfile, ballot: Ballot
-) -> tuple[dict[str, Column], dict[str, float]]:
-    """Clean scores and the weight of each scorer that has a say."""
-    scores: dict[str, Column] = {}
-    weights: dict[str, float] = {}
+def _rated(request: Request, left: Candidates, profile: BuiltProfile, ballot: Ballot) -> _Rated:
+    heard: list[Rater] = []
+    scores = np.empty((len(profile.scorers), len(left)))
     for rater in profile.scorers:
-        column = _column(request, left, rater, ballot)
-        if column is not None:
-            scores[rater.name] = column
-            weights[rater.name] = rater.weight
-    return scores, weights
+        column = ballot.ask(rater.name, partial(_column, rater, request, left))
+        if column is None:
+            continue
+        if column.shape != (len(left),):
+            ballot.blame(rater.name, Why.WRONG_SHAPE)
+            continue
+        scores[len(heard)] = column
+        heard.append(rater)
+    scores = scores[: len(heard)]
+    if heard and not (scores.min() >= 0.0 and scores.max() <= 1.0):  # NaN is neither
+        heard, scores = _cleaned(heard, scores, ballot)
+    return _Rated({rater.name: rater.weight for rater in heard}, scores)
 
 
-def _column(request: Request, left: Candidates, rater: Rater, ballot: Ballot) -> Column | None:
-    column = ballot.ask(
-        rater.name, lambda: np.asarray(rater.plugin.score(request, left), np.float64)
-    )
-    if column is None:
-        return None
-    if column.shape != (len(left),):
-        ballot.blame(rater.name, Why.WRONG_SHAPE)
-        return None
-    least, most = column.min(), column.max()
-    if least >= 0.0 and most <= 1.0:  # NaN is neither
-        return column
-    if not np.isfinite(column).all():
-        ballot.blame(rater.name, Why.NOT_FINITE)
-        return None
-    ballot.blame(rater.name, Why.OUT_OF_RANGE)
-    return np.clip(column, 0.0, 1.0)
+def _column(rater: Rater, request: Request, left: Candidates) -> Column:
+    return np.asarray(rater.plugin.score(request, left), np.float64)
+
+
+def _cleaned(
+    heard: list[Rater], scores: NDArray[np.float64], ballot: Ballot
+) -> tuple[list[Rater], NDArray[np.float64]]:
+    """Without the scorers that gave something that is no number, and within the range."""
+    finite = [bool(np.isfinite(column).all()) for column in scores]
+    for rater, column, good in zip(heard, scores, finite, strict=True):
+        if not good:
+            ballot.blame(rater.name, Why.NOT_FINITE)
+        elif column.min() < 0.0 or column.max() > 1.0:
+            ballot.blame(rater.name, Why.OUT_OF_RANGE)
+    left = [rater for rater, good in zip(heard, finite, strict=True) if good]
+    return left, np.clip(scores[finite], 0.0, 1.0)
 
 
 def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballot) -> list[int]:

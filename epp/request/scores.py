@@ -1,9 +1,10 @@
 """The scores of one decision: the best rows at once, as values only where somebody reads them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework import NO_MATCH, Candidates, Column, Match, ScoreRow, Source
 
@@ -14,24 +15,28 @@ MAX_ROWS = 16
 class ScoreTable(Sequence[ScoreRow]):
     """Rows of the chosen, then of the best others. It holds on to nothing but their numbers."""
 
-    __slots__ = ("_built", "_columns", "_ids", "_match", "_queues", "_totals", "_where")
+    __slots__ = ("_built", "_ids", "_match", "_names", "_queues", "_scores", "_totals", "_where")
 
     def __init__(
         self,
         candidates: Candidates,
         totals: Column,
-        scores: Mapping[str, Column],
+        scores: NDArray[np.float64],
+        names: Sequence[str],
         chosen: Sequence[int],
+        *,
         most: int = MAX_ROWS,
     ) -> None:
-        """`scores` by scorer; `chosen` are rows of the candidates. At most `most` rows stay."""
-        rows = _best(totals, chosen, most)
-        listed = rows.tolist()
+        """`scores`: a row a scorer, of which `names` are in the same order. `chosen` are rows of
+        the candidates. At most `most` rows stay."""
+        listed = _best(totals, chosen, most)
+        rows = np.array(listed, np.intp)
         ids, addresses = candidates.ids, candidates.addresses
         self._ids = [ids[row] for row in listed]
         self._where = [addresses[row] for row in listed]
         self._totals = totals[rows]
-        self._columns = {name: column[rows] for name, column in scores.items()}
+        self._names = tuple(names)
+        self._scores = scores[:, rows]
         self._match = [
             candidates.column(name)[rows]
             for name in ("matched_tokens", "credited_tokens", "precise")
@@ -59,23 +64,15 @@ class ScoreTable(Sequence[ScoreRow]):
             endpoint=self._ids[row],
             address=self._where[row],
             total=float(self._totals[row]),
-            scores={name: float(column[row]) for name, column in self._columns.items()},
+            scores=dict(zip(self._names, self._scores[:, row].tolist(), strict=True)),
             match=_match(*(float(column[row]) for column in self._match)),
             queue=_queue(*(float(column[row]) for column in self._queues)),
         )
 
 
-def _best(
-    totals: Column, chosen: Sequence[int], most: int
-) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    taken = np.array(chosen, np.intp)
-    if len(totals) > 4 * most:
-        top = np.argpartition(totals, len(totals) - most)[-most:]
-        order = top[np.argsort(-totals[top], kind="stable")]
-    else:
-        order = np.argsort(-totals, kind="stable")
-    others = order[~np.isin(order, taken)]
-    return np.concatenate((taken, others))[:most]
+def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
+    order = np.argsort(totals)[::-1][: most + len(chosen)].tolist()
+    return [*chosen, *(row for row in order if row not in chosen)][:most]
 
 
 def _match(tokens: float, credited: float, precise: float) -> Match:

@@ -106,14 +106,16 @@ class PredictedIndex:
         there = self._blocks.setdefault(inc, {})
         blocks: list[_Block] = []
         fresh: list[int] = []
+        lru = self._lru
         for key in reversed(keys):  # the tail first: it is then older than the head
             block = there.get(key)
             if block is None:
                 block = there[key] = _Block(inc, key)
                 fresh.append(key)
+                lru[block] = None
+            else:
+                lru.move_to_end(block)
             block.lapses.append(expires)
-            self._lru[block] = None
-            self._lru.move_to_end(block)
             blocks.append(block)
         self._index.store(inc, fresh)
         self._open.setdefault(request_id, []).append(_Prediction(inc, tuple(blocks), expires))
