@@ -26,7 +26,7 @@ from .plugins import Course, Marker, NoCourse, Watcher
 from .samples import endpoint, endpoints, request
 from .types import Decision, Endpoint, Load, Match, Request, Rung
 
-CASES = 200
+CASES = 100
 """Requests that a check makes."""
 LOOKS = 16
 """How often a plugin may look at each candidate in one call."""

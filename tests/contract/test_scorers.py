@@ -24,7 +24,7 @@ from epp.framework.registry import Kind
 from tests.contract.installed import build, installed
 
 SCORERS = list(installed(Kind.SCORER))
-ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_FIXTURE = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _endpoint(number: int, load: Load, match: Match, labels: dict[str, str]) -> Endpoint:

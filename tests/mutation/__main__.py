@@ -68,6 +68,7 @@ PARTS = {
             "tests/unit/test_candidates.py",
             "tests/unit/test_sessions.py",
             "tests/unit/test_scorer_formulas*.py",
+            "tests/unit/test_plugin_filters.py",
             "tests/faults/test_session_faults.py",
         ),
     ),

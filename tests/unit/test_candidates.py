@@ -14,7 +14,9 @@ from epp.framework import (
     Load,
     Match,
     PoolId,
+    Role,
     Source,
+    Speeds,
 )
 
 
@@ -141,3 +143,51 @@ def test_what_was_left_out_is_told_step_by_step() -> None:
 def test_parts_without_a_reason_are_not_told() -> None:
     part = Candidates.of(POOL).take([4, 2]).keep([True, False], "late")
     assert part.excluded(9) == [("late", 1, ("10.0.0.2:8000",))]
+
+
+def test_each_column_reads_the_field_of_its_name() -> None:
+    one = replace(
+        POOL[0],
+        role=Role.ENCODE_PREFILL,
+        load=Load(
+            waiting=1,
+            running=2,
+            kv_usage=0.3,
+            active_blocks=4.0,
+            total_blocks=5,
+            block_tokens=6,
+            reserved_requests=7,
+            reserved_pending=8,
+            reserved_prefill_tokens=9,
+            reserved_decode_blocks=10,
+        ),
+        speeds=Speeds(
+            prefill_tokens_per_s=11.0,
+            decode_s_per_token=12.0,
+            decode_s_per_block=13.0,
+            pull_tokens_per_s=14.0,
+        ),
+        match=Match(64, Source.PRECISE, 0.5),
+    )
+    assert {name: float(Candidates.of([one]).column(name)[0]) for name in COLUMNS} == {
+        "waiting": 1,
+        "running": 2,
+        "kv_usage": 0.3,
+        "active_blocks": 4,
+        "total_blocks": 5,
+        "block_tokens": 6,
+        "reserved_requests": 7,
+        "reserved_pending": 8,
+        "reserved_prefill_tokens": 9,
+        "reserved_decode_blocks": 10,
+        "prefill_tokens_per_s": 11,
+        "decode_s_per_token": 12,
+        "decode_s_per_block": 13,
+        "pull_tokens_per_s": 14,
+        "matched_tokens": 64,
+        "credited_tokens": 32,
+        "precise": 1,
+        "serves_decode": 0,
+        "serves_prefill": 1,
+        "serves_encode": 1,
+    }

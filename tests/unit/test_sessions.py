@@ -200,6 +200,51 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(by_token._tokens) == 2
 
 
+def test_the_session_that_was_silent_longest_is_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 2)
+    keeper = _by_name()
+    for name in ("one", "two", "one", "three"):
+        _route(keeper, _request(x_session_id=name), A)
+    known = [name for name in ("one", "two", "three") if _rows(keeper, _request(x_session_id=name))]
+    assert known == ["one", "three"]
+
+
+def test_a_session_of_a_stage_that_did_not_run_is_not_remembered() -> None:
+    keeper = build_scorer(
+        "session-affinity-scorer", {"strategy": "session_id", "profileName": "prefill"}
+    )
+    asked = _request(x_session_id="s")
+    _route(keeper, asked, A)
+    assert _rows(keeper, asked) == []
+    _route(keeper, asked, A, prefill=C)
+    assert _rows(keeper, asked) == [2]
+
+
+def test_nothing_is_left_of_a_request_that_was_routed() -> None:
+    keeper = _by_name()
+    asked = _request(x_session_id="s")
+    _route(keeper, asked, B)
+    assert _rows(keeper, asked, [A]) == []
+    assert len(keeper._away) == 1
+    _route(keeper, asked, A)
+    assert len(keeper._away) == 0
+
+
+def test_by_default_a_session_is_remembered_for_five_minutes() -> None:
+    keeper = build_scorer("session-affinity-scorer", {"strategy": "session_id"})
+    _route(keeper, _request(0.0, x_session_id="s"), A)
+    assert _rows(keeper, _request(300.0, x_session_id="s")) == [0]
+    assert _rows(keeper, _request(300.5, x_session_id="s")) == []
+
+
+def test_ports_of_five_digits_are_read() -> None:
+    far = _endpoint("a", 65535)
+    token = _marks(_by_token(), _request(), far)["x-session-token"]
+    assert _rows(_by_token(), _request(x_session_token=token), [A, far]) == [1]
+
+
 def test_a_sessions_name_is_not_kept() -> None:
     keeper = _by_name()
     _route(keeper, _request(x_session_id="a-canary-of-the-client"), A)
