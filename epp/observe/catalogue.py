@@ -36,6 +36,7 @@ the objectives file, 0 for every other request."""
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _PROCESSING = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STREAM = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800, 3600)
+_ERROR = (-0.9, -0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5, 0.9, 1.0)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 ANSWERS = tuple(
@@ -221,6 +222,14 @@ FAMILIES = (
         _C,
         (),
         "Prompt tokens that the engines found cached, of the same requests.",
+    ),
+    Family(
+        "epp_cached_tokens_error_ratio",
+        _H,
+        (),
+        "Expected less found tokens of each of these requests, by the larger of the two: above 0 "
+        "the engine had less than expected, below 0 more, 0 for as many or none of both.",
+        _ERROR,
     ),
     Family("epp_mode", _G, ("mode",), "1 for the mode in force, 0 for the others."),
     Family("epp_endpoint_decisions_total", _C, ("endpoint",), "Decisions for this member."),

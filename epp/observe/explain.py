@@ -151,6 +151,8 @@ def _excluded(those: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _cut(text: str) -> str:
     """A client's text, bounded, and printable as JSON whatever bytes it came from."""
+    if len(text) <= MAX_TEXT and text.isascii():
+        return text
     return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 

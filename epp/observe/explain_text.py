@@ -89,18 +89,18 @@ def _table(
     if not rows:
         return ["nobody was rated"]
     taken = {one["endpoint"] for one in chosen}
-    head = ["", "endpoint", "total", *(f"{name} x{weights[name]:g}" for name in weights)]
-    cells = [[*head, "match", "queue"]]
+    raters = (f"{name} x{weights[name]:g}" for name in weights)
+    cells = [["", "endpoint", "match", "queue", "total", *raters]]
     for row in rows:
         scores, weighted = row["scores"], row["weighted"]
         cells.append(
             [
                 _MARK if row["endpoint"] in taken else "",
                 row["address"],
-                f"{row['total']:.4f}",
-                *(f"{scores[name]:.4f} = {weighted[name]:.4f}" for name in weights),
                 _match(row["match"]),
                 "?" if row["queue"] is None else str(row["queue"]),
+                f"{row['total']:.4f}",
+                *(f"{scores[name]:.4f} = {weighted[name]:.4f}" for name in weights),
             ]
         )
     return _aligned(cells)

@@ -127,6 +127,7 @@ class Metrics(Collector):
         self._predicted = _counter("epp_predicted_cached_tokens_total", self.registry)
         self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
         self._shadowed = _counter("epp_shadow_answers_total", self.registry)
+        self._error = _histogram("epp_cached_tokens_error_ratio", self.registry)
         self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
         self._ignored = _counter("epp_ignored_headers_total", self.registry)
         self._plugins = _counter("epp_plugin_failures_total", self.registry)
@@ -192,6 +193,8 @@ class Metrics(Collector):
         if done.cached_tokens is not None:
             self._predicted.inc(predicted_tokens)
             self._actual.inc(done.cached_tokens)
+            most = max(predicted_tokens, done.cached_tokens)
+            self._error.observe((predicted_tokens - done.cached_tokens) / most if most else 0.0)
 
     def _word(self, word: str) -> str:
         """A decider's word, as long as they do not become too many."""

@@ -115,6 +115,28 @@ async def test_predictions_are_compared_with_what_the_engines_found() -> None:
     assert samples["epp_actual_cached_tokens_total"] == 64
 
 
+@pytest.mark.parametrize(
+    ("predicted", "actual", "below", "within"),
+    [
+        (128, 64, 0.25, 0.5),
+        (0, 64, -float("inf"), -0.9),
+        (100, 99, -0.02, 0.02),
+        (0, 0, -0.02, 0.02),
+    ],
+)
+async def test_the_error_of_a_prediction_is_relative_to_the_larger_number(
+    predicted: int, actual: int, below: float, within: float
+) -> None:
+    async with watched() as (desk, metrics, _):
+        first = desk.pool.ready(desk.now)[0]
+        done = Done(decision_id="d", outcome=Outcome.OK, status=200, cached_tokens=actual)
+        metrics.done(done, first, predicted)
+        samples = page(desk, metrics)
+    name = "epp_cached_tokens_error_ratio_bucket"
+    assert samples[f'{name}{{le="{within}"}}'] == 1
+    assert samples.get(f'{name}{{le="{below}"}}', 0) == 0
+
+
 def test_labels_that_clients_choose_are_bounded() -> None:
     bounded = Bounded(limit=3)
     assert [bounded.of(name) for name in "abcd"] == ["a", "b", "c", "other"]
