@@ -132,7 +132,7 @@ class PickDirector:
         try:
             made = self._made(wanted, started)
         except Refusal as refusal:
-            passes = wanted.shadow and isinstance(self._refused(refusal), NoEndpoint)
+            passes = isinstance(self._refused(refusal), NoEndpoint) and wanted.shadow
             return shadow.unrouted(wanted.understood) if passes else refusal
         return self._route(made, started, tell=tell)
 
