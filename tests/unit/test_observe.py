@@ -42,6 +42,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             metrics.sources,
             certificate=SimpleNamespace(taken=2, refused=1),
             config=SimpleNamespace(taken=2, refused=1, current=False),
+            objectives=SimpleNamespace(taken=2, refused=1, current=True),
         )
         route = await desk.route(ask())
         await desk.decide(b"broken")
