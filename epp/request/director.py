@@ -254,9 +254,7 @@ class PickDirector:
         return Route(
             destination=None if made.shadow else ",".join(told),
             progress=flight,
-            set_headers=shadow.headers(decision)
-            if made.shadow
-            else _headers(decision, made.primary_port),
+            set_headers=_headers(made),
             body=made.understood.body,
             scores=scores,
             model=made.understood.model,
@@ -274,14 +272,17 @@ def _told(endpoint: Endpoint, primary_port: int) -> str:
     return f"{endpoint.address.rpartition(':')[0]}:{primary_port}"
 
 
-def _headers(decision: Decision, primary_port: int) -> tuple[tuple[str, str], ...]:
+def _headers(made: Made) -> tuple[tuple[str, str], ...]:
     """What the destination's sidecar is told: nothing that a client wrote (A23)."""
+    decision = made.decision
+    if made.shadow:
+        return shadow.headers(decision)
     computes = (decision.prefill or decision.chosen)[0]
     headers = [
         (protocol.DECISION_ID, decision.request_id),
         (protocol.PREDICTED_CACHED_TOKENS, str(computes.match.tokens)),
     ]
-    if primary_port:
+    if made.primary_port:
         headers.append((protocol.DATA_PARALLEL, decision.chosen[0].address))
     if decision.prefill:
         candidates = ",".join(endpoint.address for endpoint in decision.prefill)
