@@ -7,6 +7,7 @@ from .draws import Chance, sample
 from .engines import EngineNames, Engines
 from .plugins import (
     PRODUCED,
+    Comparer,
     Course,
     Decider,
     Filter,
@@ -47,6 +48,7 @@ __all__ = [
     "Candidates",
     "Chance",
     "Column",
+    "Comparer",
     "Course",
     "Decider",
     "Decision",

@@ -14,9 +14,9 @@ Of one endpoint, with its speeds (`Speeds`):
   time all blocks in use are given back once.
 - *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
   lacks travels there. No answer is written here then.
-- *harm*: seconds that others lose. Each running answer stands still while this prompt is computed,
-  and each step of theirs grows while this answer is written. A second of others counts `harm` of
-  one's own.
+- *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
+  prompt is computed, and its steps grow while this answer is written. A second of others counts
+  `harm` of one's own.
 
 What is not known of an endpoint counts as at the busiest candidate that says it, so that nobody is
 best by ignorance; where nobody says it, our own reservations decide alone. Nothing else depends on
@@ -42,11 +42,11 @@ _MOST_S = 1e9
 class CostRules:
     """What the model assumes. Raises ValueError for what makes no sense."""
 
-    answer_tokens: int = 256
+    answer_tokens: int = 128
     """Answers are expected to be this long where the request allows more, which most do."""
     queued_tokens: int = 1024
     """Prompt tokens to compute for a waiting request that is not ours."""
-    usual_tokens: int = 4096
+    usual_tokens: int = 1024
     """Answers beside this one are taken to hold as much as it does, at most this, unless the
     endpoint's own report says more: blocks that several share are reported once, read by each."""
     batch_growth: float = 0.01
@@ -74,14 +74,18 @@ class Cost:
     slowdown: Column
     pressure: Column
     transfer: Column
-    harm: Column
+    stall: Column
+    crowding: Column
+
+    @property
+    def prompt(self) -> Column:
+        """What comes of computing the prompt there; the rest comes of writing the answer there."""
+        return np.minimum(self.wait + self.compute + self.transfer + self.stall, _MOST_S)
 
     @property
     def total(self) -> Column:
-        return np.minimum(
-            self.wait + self.compute + self.slowdown + self.pressure + self.transfer + self.harm,
-            _MOST_S,
-        )
+        answer = self.slowdown + self.pressure + self.crowding
+        return np.minimum(self.prompt + answer, _MOST_S)
 
     def parts(self, row: int) -> dict[str, float]:
         """One candidate's seconds by their names."""
@@ -141,8 +145,7 @@ def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
     held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
     growth = engines.step_s * rules.batch_growth
     crowd = np.maximum(engines.in_use, engines.busy * held)
-    stalled = engines.answering * compute
-    slowed = engines.busy * answer * (growth + engines.block_s * held)
+    crowding = engines.busy * answer * (growth + engines.block_s * held)
     none = np.zeros(len(candidates))
     return Cost(
         wait=ahead / engines.prefill_speed,
@@ -150,7 +153,8 @@ def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
         slowdown=answer * (engines.busy * growth + engines.block_s * crowd),
         pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
         transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
-        harm=rules.harm * (stalled + slowed),
+        stall=rules.harm * engines.answering * compute,
+        crowding=rules.harm * crowding,
     )
 
 
@@ -164,7 +168,8 @@ def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
 def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Column:
     """Seconds for what the destination lacks to come over from each candidate."""
     speed = np.minimum(candidates.column("pull_tokens_per_s"), peer.speeds.pull_tokens_per_s)
-    return peer.speeds.pull_s + peer.match.missing(request.prompt_tokens) / speed
+    seconds: Column = peer.speeds.pull_s + peer.match.missing(request.prompt_tokens) / speed
+    return seconds
 
 
 def _known(column: Column, else_all: float) -> Column:

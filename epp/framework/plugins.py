@@ -77,6 +77,14 @@ class Decider(Protocol):
         """`split`, or why not: a short stable word, such as `below-threshold`."""
 
 
+@runtime_checkable
+class Comparer(Protocol):
+    """What a decider may implement besides, to have the last word once both ends are known."""
+
+    def compare(self, request: Request, destination: Endpoint, prefill: Endpoint, /) -> str:
+        """`split`, or why not, of this pair. Asked only after `decide` has said `split`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """Which profiles a request runs through. Names of profiles and of deciders."""

@@ -6,10 +6,11 @@ all of it and the reason says so (fault D07).
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from epp.framework import Candidates, Chance, Course, Decider, Endpoint, Request
+from epp.framework import Candidates, Chance, Comparer, Course, Endpoint, Request
 
 from . import filters
 from .ballot import Ballot
@@ -80,6 +81,9 @@ def prefill(
     selection = schedule(for_peer, found, profile, chance, ballot, must=False)
     if not selection.chosen:
         return Part(why=Why.NO_PREFILL_PODS, left=selection.left)
+    why = _last_word(for_peer, selection.chosen[0], built, course, ballot)
+    if why != Why.SPLIT:
+        return Part(why=why, left=selection.left)
     told = f"{destination.match.missing(request.prompt_tokens):.0f} uncached tokens"
     reason = f"split: {told}; prefill: {', '.join(selection.reasons)}"
     return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
@@ -101,23 +105,28 @@ def _verdict(
         return Why.MODE
     if request.whole:
         return Why.NOT_SPLITTABLE
-    if course.prefill_decider:
-        word = _word(
-            course.prefill_decider,
-            built.deciders[course.prefill_decider],
-            request,
-            destination,
-            ballot,
-        )
+    name = course.prefill_decider
+    if name:
+        decider = built.deciders[name]
+        word = _word(name, ballot, lambda: decider.decide(request, destination))
         if word != Why.SPLIT:
             return word
     return Why.SPLIT if destination.has_sidecar else Why.NO_SIDECAR
 
 
-def _word(
-    name: str, decider: Decider, request: Request, destination: Endpoint, ballot: Ballot
+def _last_word(
+    for_peer: Request, prefill: Endpoint, built: Built, course: Course, ballot: Ballot
 ) -> str:
-    word = ballot.ask(name, lambda: decider.decide(request, destination))
+    """What a decider that compares says of the pair; the others have said all they know."""
+    name, destination = course.prefill_decider, for_peer.peer
+    decider = built.deciders.get(name)
+    if destination is None or not isinstance(decider, Comparer):
+        return Why.SPLIT
+    return _word(name, ballot, lambda: decider.compare(for_peer, destination, prefill))
+
+
+def _word(name: str, ballot: Ballot, ask: Callable[[], str]) -> str:
+    word = ballot.ask(name, ask)
     if word is None:
         return Why.FAILED
     if not isinstance(word, str) or not _WORD.fullmatch(word):
