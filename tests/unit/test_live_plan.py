@@ -98,6 +98,15 @@ def test_settings_of_producers_hold_from_the_next_start_and_are_told() -> None:
     assert unfollowed(without, one) == ("approx-prefix-cache-producer",)
 
 
+def test_another_source_of_sessions_holds_at_once() -> None:
+    def named(header: str) -> str:
+        given = f"parameters: {{headerName: {header}}}"
+        return plan_of(f"{{type: session-id-producer, {given}}}", "{type: queue-scorer}")
+
+    one, other = (build(resolve(named(header).encode(), "f")) for header in ("x-a", "x-b"))
+    assert unfollowed(one, other) == ()
+
+
 # Where it comes from
 
 

@@ -141,10 +141,14 @@ class LivePlan:
 
 
 def unfollowed(before: Built, after: Built) -> tuple[str, ...]:
-    """Producers whose settings differ: the state path reads them once, when the picker starts."""
+    """Producers whose settings differ and that the state path reads once, when the picker starts.
+
+    Sessions are read by each decision from the plan in force.
+    """
 
     def settings(built: Built) -> set[tuple[str, str]]:
-        names = {use.reference for uses in built.plan.producers.values() for use in uses}
+        fed = built.plan.producers.items()
+        names = {use.reference for data, uses in fed if data != "session-id" for use in uses}
         return {(name, built.plugins[name].made_from) for name in names}
 
     return tuple(sorted({name for name, _ in settings(before) ^ settings(after)}))
