@@ -1,9 +1,10 @@
 """`epp bench decide`: what one decision costs in CPU, by the number of endpoints.
 
-A real picker in this process, without a gateway: requests go in as the stream would hand them over
-and come out as routes, with parsing, block keys, both indexes, all plugins of the configuration,
-the charge, metrics and the explanation. Prompts share their first half, which by and by is held in
-many places. The pool has been read once, and every decision changes it.
+A real picker in this process, without a gateway. *Choosing* is what depends on the endpoints: both
+indexes, filters, scorers and picker of the destination's profile. *All of it* is from a request as
+the stream hands it over to its route: parsing, block keys, choosing, the split, the charge,
+metrics and the explanation. Prompts share their first half, which by and by is held in many places.
+Between two decisions the load of endpoints changes.
 """
 
 import asyncio
@@ -11,9 +12,9 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -21,10 +22,12 @@ from epp import listening
 from epp.app import Picker, clock
 from epp.config.serve import serve_settings
 from epp.errors import EppError
-from epp.framework import EndpointId
+from epp.framework import EndpointId, Request
+from epp.request import filters
 from epp.request.director import PickDirector
-from epp.request.exchange import Arrival, Route
+from epp.request.exchange import Arrival, Progress, Route
 from epp.request.offload import Offload
+from epp.request.schedule import schedule
 from epp.state.endpoints import Member
 from epp.state.metrics_page import EngineMetrics
 from epp.state.reports import LoadReport
@@ -41,14 +44,28 @@ class NotRoutedError(EppError):
     reason = "bench"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """CPU of one decision in microseconds, over many."""
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """CPU in microseconds, over many. What else the machine does makes caches cold, so that the
+    least is the cost of the work alone."""
 
-    endpoints: int
     least: float
     median: float
     p90: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Self:
+        counted = sorted(1e6 * one for one in seconds)
+        return cls(counted[0], statistics.median(counted), counted[int(len(counted) * 0.9)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one decision."""
+
+    endpoints: int
+    choosing: Spread
+    all_of_it: Spread
 
 
 async def measure(
@@ -63,13 +80,13 @@ async def measure(
         with Offload() as offload:
             director = picker.director(session, offload, tasks.create_task)
             arrivals = _arrivals(prompt_tokens, WARM_UP + decisions, chance)
-            spent = [await _decide(director, arrival) for arrival in arrivals]
-    counted = sorted(1e6 * seconds for seconds in spent[WARM_UP:])
+            bench = _Bench(picker, director, chance)
+            for arrival in arrivals:
+                await bench.decide(arrival)
     return Cost(
         endpoints=endpoints,
-        least=counted[0],
-        median=statistics.median(counted),
-        p90=counted[int(len(counted) * 0.9)],
+        choosing=Spread.of(bench.choosing[WARM_UP:]),
+        all_of_it=Spread.of(bench.all_of_it[WARM_UP:]),
     )
 
 
@@ -90,17 +107,19 @@ def bench(
         for size in sizes
     ]
     if as_json:
-        rows = [{name: getattr(cost, name) for name in Cost.__slots__} for cost in costs]
-        return json.dumps({"prompt_tokens": prompt_tokens, "cpu_us": rows})
+        return json.dumps({"prompt_tokens": prompt_tokens, "cpu_us": [asdict(c) for c in costs]})
     lines = [
         f"CPU of one decision in microseconds: {prompt_tokens} prompt tokens, "
-        f"{decisions} decisions of each",
-        f"{'endpoints':>9} {'least':>8} {'median':>8} {'p90':>8}",
+        f"{decisions} decisions of each size",
+        f"{'':>9} {'choosing':^26} {'all of it':^26}",
+        f"{'endpoints':>9}" + 2 * f" {'least':>8} {'median':>8} {'p90':>8}",
     ]
-    lines += [
-        f"{cost.endpoints:>9} {cost.least:>8.0f} {cost.median:>8.0f} {cost.p90:>8.0f}"
-        for cost in costs
-    ]
+    for cost in costs:
+        numbers = [
+            f" {spread.least:>8.0f} {spread.median:>8.0f} {spread.p90:>8.0f}"
+            for spread in (cost.choosing, cost.all_of_it)
+        ]
+        lines.append(f"{cost.endpoints:>9}{''.join(numbers)}")
     return "\n".join(lines)
 
 
@@ -148,14 +167,47 @@ def _text(size: int, chance: Random) -> str:
     return chance.randbytes(size // 2 + 1).hex()[:size]
 
 
-async def _decide(director: PickDirector, arrival: Arrival) -> float:
-    """Seconds of CPU until its route stands; then it is answered."""
-    begin = time.thread_time()
-    route = await director.decide(arrival)
-    spent = time.thread_time() - begin
-    if not isinstance(route, Route):
-        raise NotRoutedError(f"a request was refused: {route}")
-    route.progress.response_headers(200, None)
-    route.progress.body(1)
-    route.progress.finished()
-    return spent
+class _Bench:
+    """Decides, and counts the seconds of CPU."""
+
+    def __init__(self, picker: Picker, director: PickDirector, chance: Random) -> None:
+        self.choosing: list[float] = []
+        self.all_of_it: list[float] = []
+        self._picker = picker
+        self._director = director
+        self._chance = chance
+        self._under_way: Progress | None = None
+
+    async def decide(self, arrival: Arrival) -> None:
+        made = await self._director.preview(arrival)
+        self._answer()
+        begin = time.thread_time()
+        self._choose(made.understood.request)
+        chosen = time.thread_time()
+        route = await self._director.decide(arrival)
+        self.choosing.append(chosen - begin)
+        self.all_of_it.append(time.thread_time() - chosen)
+        if not isinstance(route, Route):
+            raise NotRoutedError(f"a request was refused: {route}")
+        self._under_way = route.progress
+
+    def _choose(self, request: Request) -> None:
+        now = clock()
+        found = self._picker.pool.candidates(
+            request.keys,
+            block_tokens=request.block_size,
+            prompt_tokens=request.prompt_tokens,
+            now=now,
+        )
+        decoders = filters.decoders(filters.eligible(found, None))
+        built = self._picker.live.built
+        course = built.handler.plugin.course(request, tuple(built.profiles))
+        profile = built.profiles[course.destination]
+        schedule(request, decoders, profile, self._chance, self._picker.ballot)
+
+    def _answer(self) -> None:
+        """The request before is answered, so that the load of its endpoint is another."""
+        if self._under_way is not None:
+            self._under_way.response_headers(200, None)
+            self._under_way.body(1)
+            self._under_way.finished()

@@ -30,10 +30,10 @@ class _Block:
 
     __slots__ = ("inc", "key", "lapses", "until")
 
-    def __init__(self, inc: Incarnation, key: int) -> None:
+    def __init__(self, inc: Incarnation, key: int, lapses: float) -> None:
         self.inc = inc
         self.key = key
-        self.lapses: list[float] = []
+        self.lapses = [lapses]
         """When each open prediction of it lapses, ascending."""
         self.until = -inf
         """Valid until then, whatever becomes of the open ones."""
@@ -110,12 +110,12 @@ class PredictedIndex:
         for key in reversed(keys):  # the tail first: it is then older than the head
             block = there.get(key)
             if block is None:
-                block = there[key] = _Block(inc, key)
+                block = there[key] = _Block(inc, key, expires)
                 fresh.append(key)
                 lru[block] = None
             else:
+                block.lapses.append(expires)
                 lru.move_to_end(block)
-            block.lapses.append(expires)
             blocks.append(block)
         self._index.store(inc, fresh)
         self._open.setdefault(request_id, []).append(_Prediction(inc, tuple(blocks), expires))
