@@ -76,6 +76,7 @@ class Choice:
         Raises NoEndpoint, and BadRequest for a request that asks for what is not there. `late`:
         there is no time left to look at prefixes.
         """
+        self._ballot.begin()
         request, why = understood.request, understood.why
         course = self._course(request, built)
         asked = Asked(

@@ -117,6 +117,7 @@ class Flight:
         if served is None:
             return ()
         found: list[tuple[str, str]] = []
+        self._ballot.begin()
         for one in self._markers:
             marks = self._ballot.ask(one.name, partial(_listed, one.plugin, self._request, served))
             for mark in marks or ():
