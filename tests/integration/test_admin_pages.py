@@ -80,7 +80,7 @@ async def test_the_mode_is_switched_by_json_only() -> None:
         for body in ({"mode": "fast"}, {"mode": 5}, [], {}):
             async with session.post(url, json=body) as answer:
                 assert answer.status == 400
-                assert "normal, load-only, random" in await answer.text()
+                assert "normal, load-only, random, shadow" in await answer.text()
         async with session.post(url, data='{"mode": "normal"}') as answer:
             assert answer.status == 415
         async with session.post(url, json={"mode": "x" * 10_000}) as answer:

@@ -280,4 +280,4 @@ def test_the_switch_takes_known_modes_only() -> None:
     with pytest.raises(ValueError, match="is not a valid Mode"):
         switch.switch("fast")
     assert switch.mode is Mode.RANDOM
-    assert switch.modes == ("normal", "load-only", "random")
+    assert switch.modes == ("normal", "load-only", "random", "shadow")
