@@ -26,7 +26,7 @@ measurement is tried again before it starves its endpoint.
 """
 
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import isfinite, isnan
 
 import numpy as np
 
@@ -97,11 +97,11 @@ class _Engines:
 
     __slots__ = (
         "answering",
-        "block_s",
         "block_tokens",
         "blocks",
         "busy",
         "in_use",
+        "pending",
         "prefill_speed",
         "step_s",
         "waiting",
@@ -109,58 +109,70 @@ class _Engines:
 
     def __init__(self, candidates: Candidates, rules: CostRules) -> None:
         read = candidates.column
-        pending = np.maximum(read("reserved_pending"), 0.0)
-        ours = np.maximum(read("reserved_requests") - pending, 0.0)
-        self.waiting = np.maximum(_known(read("waiting"), 0.0), 0.0)
+        self.pending = read("reserved_pending")
+        self.waiting = _known(read("waiting"), 0.0)
         """As reported; ours among them."""
+        ours = read("reserved_requests") - self.pending
         self.answering = np.maximum(_known(read("running"), 0.0), ours)
-        self.busy = self.answering + np.maximum(self.waiting, pending)
+        self.busy = self.answering + np.maximum(self.waiting, self.pending)
         """Requests that are there, whatever they do."""
-        self.block_tokens = np.maximum(read("block_tokens"), 1.0)
-        self.blocks = np.maximum(_known(read("total_blocks"), _USUAL_BLOCKS), 1.0)
+        self.block_tokens = read("block_tokens")
+        self.blocks = _known(read("total_blocks"), _USUAL_BLOCKS)
         active = read("active_blocks")
-        usage = np.clip(_known(read("kv_usage"), 0.0), 0.0, 1.0)
-        active = np.where(np.isnan(active), usage * self.blocks, active)
-        self.in_use = np.maximum(active, 0.0) + np.maximum(read("reserved_decode_blocks"), 0.0)
-        idle = self.busy == 0.0
-        speed, step = read("prefill_tokens_per_s"), read("decode_s_per_token")
-        if len(candidates):
-            speed = np.where(idle, np.maximum(speed, speed.max() / rules.slowest), speed)
-            step = np.where(idle, np.minimum(step, step.min() * rules.slowest), step)
-        self.prefill_speed = speed
-        self.step_s = step
-        self.block_s = read("decode_s_per_block")
+        if isnan(np.maximum.reduce(active, initial=0.0)):
+            usage = _known(read("kv_usage"), 0.0) * self.blocks
+            active = np.where(np.isnan(active), usage, active)
+        self.in_use = active + read("reserved_decode_blocks")
+        self.prefill_speed = read("prefill_tokens_per_s")
+        self.step_s = read("decode_s_per_token")
+        self._try_again(rules.slowest)
+
+    def _try_again(self, slowest: float) -> None:
+        """Let nobody who has nothing to do look slower than that."""
+        speed, step = self.prefill_speed, self.step_s
+        fastest = np.maximum.reduce(speed, initial=0.0)
+        if fastest > slowest * np.minimum.reduce(speed, initial=np.inf):
+            floor = np.maximum(speed, fastest / slowest)
+            self.prefill_speed = np.where(self.busy == 0.0, floor, speed)
+        shortest = np.minimum.reduce(step, initial=np.inf)
+        if np.maximum.reduce(step, initial=0.0) > slowest * shortest:
+            ceiling = np.minimum(step, shortest * slowest)
+            self.step_s = np.where(self.busy == 0.0, ceiling, step)
 
 
 def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
     """What this request costs at each of the candidates."""
     engines = _Engines(candidates, rules)
-    read = candidates.column
-    lacks = np.maximum(request.prompt_tokens - read("credited_tokens"), 0.0)
+    lacks = np.maximum(request.prompt_tokens - candidates.column("credited_tokens"), 0.0)
     compute = lacks / engines.prefill_speed
-    pending = np.maximum(read("reserved_pending"), 0.0)
-    foreign = np.maximum(engines.waiting - pending, 0.0)
-    ahead = np.maximum(read("reserved_prefill_tokens"), 0.0) + foreign * rules.queued_tokens
-    answer = 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
-    held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
-    growth = engines.step_s * rules.batch_growth
-    crowd = np.maximum(engines.in_use, engines.busy * held)
-    crowding = engines.busy * answer * (growth + engines.block_s * held)
+    foreign = np.maximum(engines.waiting - engines.pending, 0.0)
+    ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
     none = np.zeros(len(candidates))
+    answer = 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
+    slowdown = crowding = none
+    if answer > 0:
+        block_s = candidates.column("decode_s_per_block")
+        held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
+        crowd = engines.busy * held
+        growth = engines.busy * engines.step_s * rules.batch_growth
+        slowdown = answer * (growth + block_s * np.maximum(engines.in_use, crowd))
+        crowding = (rules.harm * answer) * (growth + block_s * crowd)
     return Cost(
         wait=ahead / engines.prefill_speed,
         compute=compute,
-        slowdown=answer * (engines.busy * growth + engines.block_s * crowd),
+        slowdown=slowdown,
         pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
         transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
         stall=rules.harm * engines.answering * compute,
-        crowding=rules.harm * crowding,
+        crowding=crowding,
     )
 
 
 def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
     """Seconds until the blocks that this request lacks have been given back."""
     short = np.maximum(engines.in_use + wanted - engines.blocks, 0.0)
+    if not short.any():
+        return short
     answer_s = rules.answer_tokens * engines.step_s
     return answer_s * short / np.maximum(np.maximum(engines.in_use, wanted), 1.0)
 
@@ -174,10 +186,10 @@ def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Colum
 
 def _known(column: Column, else_all: float) -> Column:
     """Unknown numbers as the largest known one, or as `else_all` where none is known."""
-    unknown = np.isnan(column)
-    if not unknown.any():
+    if not isnan(np.maximum.reduce(column, initial=0.0)):
         return column
-    return np.where(unknown, else_all if unknown.all() else np.nanmax(column), column)
+    largest = float(np.fmax.reduce(column))
+    return np.where(np.isnan(column), else_all if isnan(largest) else largest, column)
 
 
 def _spelled(name: str) -> str:
