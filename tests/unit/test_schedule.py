@@ -225,7 +225,7 @@ def test_filters_run_in_order_and_the_excluded_are_remembered() -> None:
         (Says(lambda _: [True]), "odd failed", [("odd", "wrong-shape")]),
     ],
 )
-def test_B01_a_filter_that_fails_or_leaves_nobody_is_left_out(
+def test_a_filter_that_fails_or_leaves_nobody_is_left_out(
     plugin: Any, note: str, failures: list[tuple[str, str]]
 ) -> None:
     """The other filters still hold."""
