@@ -301,9 +301,10 @@ class Decision:
     split: str = "never"
     """Why the prompt is computed elsewhere (`split`) or not: a stable word."""
     prefill_decider: str = ""
-    """Who was asked for `split`; empty: nobody, a rule said it."""
+    """Who says `split` or not where no rule does; empty: nobody."""
     prefill_profile: str = ""
     prefill_table: Sequence[ScoreRow] = ()
+    """Also of those who would have computed it, where a decider compared them and said no."""
     prefill_excluded: tuple[tuple[str, str], ...] = ()
     """Likewise, among those that the gateway allows; `destination` is who would hand over."""
     prefill_left_out: Mapping[str, int] = field(default_factory=dict[str, int])

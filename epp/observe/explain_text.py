@@ -125,12 +125,13 @@ def _left_out(named: Sequence[Mapping[str, str]], counts: Mapping[str, int]) -> 
 
 def _prefill(split: str, whole: str, half: Mapping[str, Any]) -> list[str]:
     reason = f"{split} ({whole})" if split == "not-splittable" else split
-    by = f", by {half['decider']}" if half["decider"] else ""
+    by = f"; decider {half['decider']}" if half["decider"] else ""
     lines = [printable(f"{'prefill':<13} {reason}{by}")]
     if half["candidates"]:
         names = ", ".join(_name(one) for one in half["candidates"])
-        lines += [printable(f"{'computed at':<13} {names}; profile {half['profile']}"), ""]
-        lines += _table(half["table"], half["weights"], half["candidates"][:1])
+        lines.append(printable(f"{'computed at':<13} {names}; profile {half['profile']}"))
+    if half["table"]:
+        lines += ["", *_table(half["table"], half["weights"], half["candidates"][:1])]
     return lines + _left_out(half["excluded"], half["left_out"])
 
 

@@ -214,7 +214,7 @@ class Choice:
         return replace(
             decision,
             reasons=(*decision.reasons, *part.reasons),
-            prefill=part.selection.chosen,
+            prefill=part.selection.chosen if part.why == split.Why.SPLIT else (),
             prefill_table=part.selection.table,
             prefill_weights=part.selection.weights,
         )

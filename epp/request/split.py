@@ -46,6 +46,7 @@ class Part:
 
     why: str
     selection: Selection | None = None
+    """Who would do it best; who does it, where `why` is SPLIT."""
     left: Candidates | None = None
     """Who was left of the endpoints that were looked at; None: nobody looked."""
     reasons: tuple[str, ...] = field(default=())
@@ -83,7 +84,7 @@ def prefill(
         return Part(why=Why.NO_PREFILL_PODS, left=selection.left)
     why = _last_word(for_peer, selection.chosen[0], built, course, ballot)
     if why != Why.SPLIT:
-        return Part(why=why, left=selection.left)
+        return Part(why=why, selection=selection, left=selection.left)
     told = f"{destination.match.missing(request.prompt_tokens):.0f} uncached tokens"
     reason = f"split: {told}; prefill: {', '.join(selection.reasons)}"
     return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))

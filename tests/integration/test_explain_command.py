@@ -59,7 +59,7 @@ async def test_a_decision_is_told_to_people(said: Any) -> None:
         "configuration default, handler disagg-profile-handler, profile decode",
         "left out: 1 by subset: 10.0.0.1:8000",
         "left out: 1 by role: 10.0.0.2:8000",
-        "prefill       split, by ",
+        "prefill       split; decider ",
         "computed at   10.0.0.2:8000 (pool|pod-2|8000); profile prefill",
     ):
         assert line in told.out, line

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from epp import protocol
+from epp.config.serve import serve_settings
 from epp.config.token import is_token, read_header_token
 from epp.errors import ConfigError
 from epp.request.admin_token import AdminToken
@@ -68,3 +69,13 @@ def test_the_token_is_read_without_its_line_end(tmp_path: Path) -> None:
     file.write_text(TOKEN + "\n")
     assert read_header_token(file) == TOKEN
     assert is_token(TOKEN, TOKEN)
+
+
+def test_an_admin_port_off_loopback_needs_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    given: dict[str, object] = {"endpoints_file": "e.yaml", "admin_host": "0.0.0.0"}
+    with pytest.raises(ConfigError, match="needs --admin-token-file"):
+        serve_settings(given)
+    assert serve_settings(given | {"admin_token_file": str(file)}).admin_token() == TOKEN
+    assert serve_settings({"endpoints_file": "e.yaml"}).admin_token() is None
