@@ -56,10 +56,10 @@ def config(request: pytest.FixtureRequest) -> str | None:
     return REFERENCE if request.param == "reference" else None
 
 
-def new_picker(case: Mapping[str, Any], config: str | None) -> Picker:
+def new_picker(case: Mapping[str, Any], config: str | None, objectives: Path) -> Picker:
     """A picker that has just read the pages of the case's pods."""
     flags = {"endpoints_file": "unused", "tokenizer": "estimate", **case.get("flags", {})}
-    flags["config_text"] = config
+    flags |= {"config_text": config, "objectives_file": objectives}
     picker = Picker(serve_settings({"metrics_staleness_threshold_s": 3600.0, **flags}))
     now = composition.clock()
     members = [
@@ -136,8 +136,12 @@ def llm_body(model: str, prompt: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-async def test_a_hermetic_case_of_the_reference(config: str | None, case: dict[str, Any]) -> None:
-    picker, expect = new_picker(case, config), case["expect"]
+async def test_a_hermetic_case_of_the_reference(
+    config: str | None, case: dict[str, Any], tmp_path: Path
+) -> None:
+    objectives = tmp_path / "objectives.yaml"
+    objectives.write_text(FILE["objectives"])
+    picker, expect = new_picker(case, config, objectives), case["expect"]
     async with stream_to(picker) as call:
         if "request" in case:
             await call.send(*messages(case))
