@@ -233,14 +233,16 @@ async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:
 
 async def test_the_last_decisions_say_why() -> None:
     async with watched() as (desk, _, explain):
-        await desk.route(ask(list(range(640))))
+        route = await desk.route(ask(list(range(640))))
+        route.progress.response_headers(200, None)
+        route.progress.body(1)
         await desk.route(ask(list(range(640))))
         newest, oldest = explain.last()
         found = explain.last(request_id=oldest["request_id"])
     assert found == [oldest]
     assert newest["reasons"] == [
         "prefix 640/640 tokens predicted trust 0.90",
-        "queue 1",
+        "queue 0",
         "tokens given",
     ]
     assert newest["at"] == 1_700_000_000.0
