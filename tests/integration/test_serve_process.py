@@ -114,6 +114,42 @@ async def test_a_configuration_is_followed_by_a_running_picker(
         await _metric(url, "epp_config_current", 0.0)
 
 
+OBJECTIVE = "{apiVersion: llm-d.ai/v1alpha2, kind: InferenceObjective, metadata: {name: gold}}"
+
+
+async def test_a_file_of_objectives_is_followed(endpoints: str, tmp_path: Path) -> None:
+    objectives = tmp_path / "o.yaml"
+    objectives.write_text(OBJECTIVE)
+    async with serving(
+        *("--endpoints-file", endpoints, "--objectives-file", str(objectives)),
+        *("--grpc-port", "0", "--grpc-health-port", "0", *FREE_PORTS),
+    ) as lines:
+        url = f"http://127.0.0.1:{lines['serving']['metrics']}/metrics"
+        taken, refused = (f'epp_objectives_changes_total{{result="{word}"}}' for word in WORDS)
+        await _metric(url, "epp_objectives_current", 1.0)
+        _write(objectives, OBJECTIVE.replace("gold", "silver"))
+        await _metric(url, taken, 1.0)
+        _write(objectives, OBJECTIVE.replace("kind", "king"))
+        await _metric(url, refused, 1.0)
+        await _metric(url, "epp_objectives_current", 0.0)
+
+
+async def test_a_bad_file_of_objectives_stops_the_start_with_its_place(
+    endpoints: str, tmp_path: Path
+) -> None:
+    objectives = tmp_path / "o.yaml"
+    objectives.write_text(OBJECTIVE.replace("gold", "Gold"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
+        *("--objectives-file", str(objectives), *FREE_PORTS),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(scaled(30.0)):
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    assert said.decode().startswith(f"epp: {objectives}:1:70 'name': string should match")
+
+
 async def test_a_bad_configuration_stops_the_start_with_its_place(
     endpoints: str, tmp_path: Path
 ) -> None:

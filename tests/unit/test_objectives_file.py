@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -175,6 +176,15 @@ def test_every_fault_of_an_object_is_told_at_once_from_within_a_list() -> None:
     assert [line[:4] for line in told] == ["f:3:"] * 2
     assert "'name' is missing" in told[0]
     assert "'priority'" in told[1]
+
+
+def test_the_example_in_the_documentation_means_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text()
+    example = page.partition("```yaml\n# objectives.yaml\n")[2].partition("```")[0]
+    found, warnings = parsed(example)
+    assert [(one.metadata.name, one.spec.priority) for one in found.objectives] == [("batch", -1)]
+    assert [target.weight for target in found.rewrites[0].spec.rules[0].targets] == [90, 10]
+    assert warnings == []
 
 
 def test_one_name_may_stand_for_an_objective_and_for_a_rewrite() -> None:
