@@ -250,8 +250,9 @@ def _load(entry: EntryPoint) -> Any:
         raise PluginError("", f"plugin {entry.name!r} cannot be loaded: {error}") from error
     if entry.dist is not None:
         top = entry.module.partition(".")[0]
-        owned = {file.parts[0] for file in entry.dist.files or ()}
-        editable = any(name.startswith("_editable") or name.endswith(".pth") for name in owned)
+        parts = {file.parts[0] for file in entry.dist.files or ()}
+        owned = {part.partition(".")[0] for part in parts}  # `mine.py`, `mine.abi3.so`, `mine`
+        editable = any(part.startswith("_editable") or part.endswith(".pth") for part in parts)
         if top not in owned and not editable:
             raise PluginError(
                 "",

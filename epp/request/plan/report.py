@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from epp.framework.registry import Stability
+
 from .data import DEFAULTS
 from .plan import Plan, ProfilePlan, Use
 
@@ -72,7 +74,9 @@ def _data(plan: Plan) -> list[str]:
 def _named(use: Use) -> str:
     kind = "" if use.reference == use.type.name else f" ({use.type.name})"
     given = f" {msgspec.json.encode(use.parameters).decode()}" if use.parameters else ""
-    return f"{use.reference}{kind}{given}{' (by default)' if use.added else ''}"
+    stability = use.type.stability
+    firm = "" if stability is Stability.STABLE else f" ({stability})"
+    return f"{use.reference}{kind}{given}{firm}{' (by default)' if use.added else ''}"
 
 
 def _plugin(use: Use) -> dict[str, Any]:
