@@ -192,6 +192,11 @@ def test_one_name_may_stand_for_an_objective_and_for_a_rewrite() -> None:
     assert (len(found.objectives), len(found.rewrites)) == (1, 1)
 
 
+def test_a_time_that_generators_leave_empty_is_none() -> None:
+    found, _ = parsed(objective("a", metadata=", creationTimestamp: null"))
+    assert found.objectives[0].metadata.creationTimestamp is None
+
+
 def test_the_number_of_objects_is_bounded() -> None:
     many = [objective(f"o{number}") for number in range(MAX_OBJECTS)]
     assert len(parsed(*many)[0].objectives) == MAX_OBJECTS

@@ -3,6 +3,7 @@
 import pytest
 
 from epp import protocol
+from epp.bodies.usage import Usage
 from epp.errors import BadRequest, NoEndpoint
 from epp.framework import Role
 from epp.request import shadow
@@ -89,7 +90,9 @@ async def test_nobody_ready_is_counted_and_lets_the_request_pass() -> None:
         progress = route.progress
         assert progress.response_headers(200, "10.0.0.1:8000") == ()
         progress.body(3)
+        progress.usage(Usage())
         progress.finished()
+        progress.reset(answered=True)
         assert desk.witness.decisions == []
         desk.switch.switch("normal")
         assert isinstance(await desk.decide(ask(), subset=()), NoEndpoint)
