@@ -315,12 +315,9 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         health = await stack.enter_async_context(
             serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
         )
+        numbers = admin.metrics_app(picker.metrics, clock=clock)
         metrics = await stack.enter_async_context(
-            listening.pages(
-                admin.metrics_app(picker.metrics, clock=clock),
-                settings.host,
-                settings.metrics_port,
-            )
+            listening.pages(numbers, settings.host, settings.metrics_port)
         )
         debug = admin_port(picker, director, clock=clock)
         debug_port = await stack.enter_async_context(
