@@ -14,13 +14,15 @@ from epp.request.plan.plan import Plan
 from epp.request.plan.resolve import default_plan, resolve
 
 SAMPLES = Path(__file__).parents[1] / "data" / "picker_configs"
+SHIPPED = Path(__file__).parents[2] / "manifests" / "config"
 DOCS = Path(__file__).parents[2] / "docs" / "scheduling.md"
 NAMES = sorted(path.name for path in SAMPLES.glob("*.yaml"))
+SHIPPED_NAMES = sorted(path.name for path in SHIPPED.glob("*.yaml"))
 
 
-def load(name: str) -> Plan:
+def load(name: str, directory: Path = SAMPLES) -> Plan:
     options = Options(allow_experimental=".alpha." in name)
-    return resolve((SAMPLES / name).read_bytes(), name, options)
+    return resolve((directory / name).read_bytes(), name, options)
 
 
 def shape(plan: Plan) -> dict[str, Any]:
@@ -124,6 +126,35 @@ def test_the_default_is_a_configuration_like_any_other() -> None:
     assert list(plan.profiles) == ["decode", "prefill"]
     assert plan.notes == ()
     assert build(plan).handler.name == "disagg-profile-handler"
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_a_configuration_that_we_ship_runs_all_that_it_says_without_a_note(name: str) -> None:
+    plan = load(name, SHIPPED)
+    assert plan.notes == ()
+    assert build(plan).profiles.keys() == plan.profiles.keys()
+    flags = " --allow-experimental-plugins" if ".alpha." in name else ""
+    assert f"epp serve --config-file {name}{flags}\n" in (SHIPPED / name).read_text()
+
+
+def test_the_default_that_we_ship_is_what_runs_without_a_configuration() -> None:
+    ours, default = load("default.yaml", SHIPPED), default_plan()
+    assert shape(ours) == shape(default)
+    assert _parameters(ours) == _parameters(default)
+
+
+def test_the_cost_that_we_ship_spells_out_each_default_of_the_scorer() -> None:
+    ((use, _),) = load("cost.yaml", SHIPPED).profiles["default"].scorers
+    spelled = {one.yaml_name: one.default for one in use.type.parameters}
+    assert use.parameters == spelled
+
+
+def _parameters(plan: Plan) -> dict[str, Any]:
+    """Of every plugin that is used."""
+    uses = [plan.handler, *plan.deciders.values()]
+    for profile in plan.profiles.values():
+        uses += [*profile.filters, *(use for use, _ in profile.scorers), profile.picker]
+    return {use.reference: (use.type.name, use.parameters) for use in uses}
 
 
 def test_examples_of_the_documentation_load() -> None:
