@@ -152,10 +152,11 @@ class ServeSettings(BaseModel):
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
     )
-    split: Literal["prefix", "always", "never"] = Field(
+    split: Literal["prefix", "cost", "always", "never"] = Field(
         "prefix",
         description="Which prompts endpoints with a prefill role compute for others. prefix: those "
-        "of which the chosen endpoint lacks --split-threshold-tokens.",
+        "of which the chosen endpoint lacks --split-threshold-tokens. cost: those that cost fewer "
+        "seconds there, by both endpoints' load.",
     )
     split_threshold_tokens: int = Field(
         512,

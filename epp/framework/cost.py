@@ -15,8 +15,8 @@ Of one endpoint, with its speeds (`Speeds`):
 - *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
   lacks travels there. No answer is written here then.
 - *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
-  prompt is computed, and its steps grow while this answer is written. A second of others counts
-  `harm` of one's own.
+  prompt is computed, and so does whoever comes next; steps of the answers there grow while this one
+  is written. A second of others counts `harm` of one's own.
 
 What is not known of an endpoint counts as at the busiest candidate that says it, so that nobody is
 best by ignorance; where nobody says it, our own reservations decide alone. Nothing else depends on
@@ -163,7 +163,7 @@ def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
         slowdown=slowdown,
         pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
         transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
-        stall=rules.harm * engines.answering * compute,
+        stall=rules.harm * (engines.answering + 1.0) * compute,
         crowding=crowding,
     )
 

@@ -19,7 +19,7 @@ def fail(*_: object, **__: object) -> None:
 
 async def test_a_request_is_routed_with_an_id_and_a_prediction() -> None:
     async with open_desk() as desk:
-        route = await desk.route(ask(TOKENS))
+        route = await desk.served(ask(TOKENS))
         again = await desk.route(ask(TOKENS))
     headers, second = dict(route.set_headers), dict(again.set_headers)
     assert headers[protocol.PREDICTED_CACHED_TOKENS] == "0"
@@ -47,7 +47,7 @@ async def test_precise_matches_stand_on_the_first_rung_only_where_tokens_are_exa
 
 async def test_several_destinations_come_best_first() -> None:
     async with open_desk(settings=PickSettings(destinations=3)) as desk:
-        first = await desk.route(ask(TOKENS))
+        first = await desk.served(ask(TOKENS))
         second = await desk.route(ask(TOKENS))
     assert len(set(first.destination.split(","))) == 3
     assert second.destination.split(",")[0] == first.destination.split(",")[0]

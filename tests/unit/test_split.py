@@ -145,11 +145,7 @@ def test_candidates_come_best_first_with_a_table_of_their_own() -> None:
     assert chosen(part) == ["pod-1", "pod-3"]
     assert part.selection is not None
     assert [row.endpoint.name for row in part.selection.table] == ["pod-1", "pod-3", "pod-2"]
-    assert set(part.selection.weights) == {
-        "prefix-cache-scorer",
-        "prefill-queue-scorer",
-        "token-load-scorer",
-    }
+    assert set(part.selection.weights) == {"cost-scorer"}
     assert part.selection.left.excluded(9) == [("prefill-filter", 1, ("10.0.0.4:8000",))]
     (reason,) = part.reasons
     assert reason.startswith("split: 1000 uncached tokens; prefill: prefix 960/1000")

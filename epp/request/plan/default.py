@@ -1,17 +1,11 @@
 """The configuration that stands where nobody gave one, in the words that users write.
 
-The decode profile weighs everything on one scale. A queue of 8 requests more than the emptiest
-candidate's costs 3, which nothing else can outweigh alone: a short cached prefix (worth 1) is left
-for an idle endpoint at 3 requests more, a long one (worth 2) at 6. Running requests count in part:
-without them a warm endpoint that answers quickly would take a whole burst of equal requests, since
-none of them ever waits there. Of 40 at once on 4 equal endpoints none gets more than 14. Ranges
-are absolute, so that one overloaded endpoint changes nothing among the others (fault B12). A LoRA
-adapter that runs somewhere is worth one request more than free room for it, and room 4 more than
-none; requests for a base model do not feel it (fault B22).
-
-Of the prefill profile tokens weigh as much as the queue: a prefill pod works them off one prompt
-after the other, so that two long prompts ahead are worse than five short ones. A prefill ends
-before its answer takes room.
+Endpoints are rated by the seconds that a request costs there, its own and those of others
+(`epp.framework.cost`): a cached prefix is worth what computing it would take, so that a long one is
+worth a longer queue than a short one, and one overloaded endpoint changes nothing among the others
+(fault B12). Of 40 equal requests at once on 4 equal endpoints none gets more than 14. On endpoints
+that are idle, a LoRA adapter that runs somewhere is worth a quarter of a second more than free room
+for it, and room four seconds more than none; requests for a base model do not feel it (fault B22).
 """
 
 _CONFIG = """\
@@ -20,17 +14,7 @@ kind: EndpointPickerConfig
 plugins:
   - type: decode-filter
   - type: prefill-filter
-  - type: prefix-cache-scorer
-    parameters: {matchLengthWeight: 0.5, matchLengthScaleTokens: 4096}
-  - type: queue-scorer
-    parameters: {minRange: 8, maxRange: 8, runningWeight: 0.6}
-  - type: queue-scorer
-    name: prefill-queue-scorer
-    parameters: {minRange: 8, maxRange: 8}
-  - type: token-load-scorer
-    parameters: {queueThresholdTokens: 65536}
-  - type: decode-load-scorer
-  - type: kv-cache-utilization-scorer
+  - type: cost-scorer
   - type: lora-affinity-scorer
   - type: max-score-picker
     parameters: {maxNumOfEndpoints: @ENDPOINTS@}
@@ -42,19 +26,13 @@ schedulingProfiles:
   - name: decode
     plugins:
       - pluginRef: decode-filter
-      - {pluginRef: prefix-cache-scorer, weight: 2}
-      - {pluginRef: queue-scorer, weight: 3}
-      - {pluginRef: token-load-scorer, weight: 1}
-      - {pluginRef: decode-load-scorer, weight: 1}
-      - {pluginRef: kv-cache-utilization-scorer, weight: 1}
-      - {pluginRef: lora-affinity-scorer, weight: 2}
+      - {pluginRef: cost-scorer, weight: 1}
+      - {pluginRef: lora-affinity-scorer, weight: 1}
       - pluginRef: max-score-picker
   - name: prefill
     plugins:
       - pluginRef: prefill-filter
-      - {pluginRef: prefix-cache-scorer, weight: 2}
-      - {pluginRef: prefill-queue-scorer, weight: 3}
-      - {pluginRef: token-load-scorer, weight: 3}
+      - {pluginRef: cost-scorer, weight: 1}
       - pluginRef: prefill-picker
 """
 
@@ -68,6 +46,10 @@ _SPLIT = {
   - type: always-disagg-pd-decider
   - type: disagg-profile-handler
     parameters: {deciders: {prefill: always-disagg-pd-decider}}""",
+    "cost": """\
+  - type: cost-pd-decider
+  - type: disagg-profile-handler
+    parameters: {deciders: {prefill: cost-pd-decider}}""",
     "never": """\
   - type: disagg-profile-handler""",
 }
@@ -80,8 +62,8 @@ def default_config(
     endpoints: int = 1,
     prefillers: int = 2,
 ) -> bytes:
-    """The text, with `--split` (`prefix`, `always`, `never`) and its threshold in it, and how many
-    endpoints are named at most, to answer and to prefill."""
+    """The text, with `--split` (`prefix`, `cost`, `always`, `never`) and its threshold in it, and
+    how many endpoints are named at most, to answer and to prefill."""
     text = _CONFIG.replace("@SPLIT@", _SPLIT[split])
     for word, number in (
         ("@TOKENS@", threshold_tokens),
