@@ -11,7 +11,7 @@ Of one endpoint, with its speeds (`Speeds`):
 - *slowdown*: every step of this answer grows with the answers beside it (`batch_growth` of a step
   each) and with the KV that attention has to read (seconds per block).
 - *pressure*: blocks that are not free have to be given back by others first. In one usual answer's
-  time all blocks in use are given back once.
+  time all blocks of a full engine are given back once.
 - *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
   lacks travels there. No answer is written here then.
 - *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
@@ -174,7 +174,7 @@ def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
     if not short.any():
         return short
     answer_s = rules.answer_tokens * engines.step_s
-    return answer_s * short / np.maximum(np.maximum(engines.in_use, wanted), 1.0)
+    return answer_s * short / np.maximum(engines.blocks, 1.0)
 
 
 def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Column:

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -102,30 +103,25 @@ class Fleet:
         )
         self.served: list[Served] = []
         self._report_s = report_s
-        self._blind = blind
         self._mirrors = [EngineBlocks(MODEL) for _ in settings]
-        self._untold: list[tuple[list[int], list[int]]] = [([], []) for _ in settings]
+        self._untold: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in settings]
         self._seq: Counter[int] = Counter()
-        self._due: list[float | None] = [None] * len(settings)
         self._queue: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._asked: dict[str, tuple[Ask, int]] = {}
+        self.now = 0.0
+        if not blind:
+            for number in range(len(settings)):
+                self._report(number, 0.0)
 
-    def run(self, asks: Sequence[Ask], until: float = 1e9) -> list[Served]:
-        """Serve all of them; returns what was served by then, in order of its end."""
-        begin = self.now if hasattr(self, "now") else 0.0
-        if not self._blind and not self._seq:
-            for number in range(len(self.engines)):
-                self._report(number, begin, again=True)
+    def run(self, asks: Sequence[Ask]) -> list[Served]:
+        """Serve all of them; returns what was served so far, in order of its end."""
+        wanted = len(self.served) + len(asks)
         for ask in asks:
-            self._at(ask.at, lambda now, ask=ask: self._send(ask, now))
-        open_before = len(self.served) + len(asks) + len(self._asked)
-        while self._queue and len(self.served) < open_before:
-            now, _, act = heapq.heappop(self._queue)
-            if now > until:
-                break
-            self.now = now
-            act(now)
+            self._at(max(ask.at, self.now), partial(self._send, ask))
+        while self._queue and len(self.served) < wanted:
+            self.now, _, act = heapq.heappop(self._queue)
+            act(self.now)
         return self.served
 
     def shares(self) -> list[int]:
@@ -184,7 +180,7 @@ class Fleet:
                 ask, where = self._asked.pop(output.id)
                 self.served.append(Served(ask, where, output.finish, output.cached_tokens))
         if step.next_at is not None:
-            self._at(step.next_at, lambda at: self._step(number, at))
+            self._at(step.next_at, partial(self._step, number))
 
     def _take_events(self, number: int, told: Sequence[Any]) -> None:
         if not told:
@@ -192,22 +188,18 @@ class Fleet:
         payload = msgspec.msgpack.encode(EventBatch(0.0, told))
         delta = self._mirrors[number].apply(events.decode(payload).events)
         stored, removed = self._untold[number]
-        for key in delta.stored:
-            stored.append(key)
-            if key in removed:
-                removed.remove(key)
-        for key in delta.removed:
-            removed.append(key)
-            if key in stored:
-                stored.remove(key)
+        stored |= set(delta.stored)
+        removed -= set(delta.stored)
+        removed |= set(delta.removed)
+        stored -= set(delta.removed)
 
-    def _report(self, number: int, now: float, *, again: bool) -> None:
+    def _report(self, number: int, now: float) -> None:
         life = self.state.endpoints.incarnation(self.ids[number])
         assert life is not None
         engine = self.engines[number]
         self._seq[number] += 1
         stored, removed = self._untold[number]
-        self._untold[number] = ([], [])
+        self._untold[number] = (set(), set())
         report = LoadReport(
             waiting=engine.waiting,
             running=engine.running,
@@ -225,5 +217,4 @@ class Fleet:
         )
         self.state.apply(encode(record), now)
         self.state.tick(now)
-        if again:
-            self._at(now + self._report_s, lambda at: self._report(number, at, again=True))
+        self._at(now + self._report_s, partial(self._report, number))

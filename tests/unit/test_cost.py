@@ -124,9 +124,9 @@ def test_requests_that_wait_are_answers_to_come_and_ours_are_among_the_running()
 
 
 def test_blocks_that_are_not_free_are_waited_for() -> None:
-    """20 of 1,000 are lacking, of 980 in use: 128 tokens' time gives all of those back."""
+    """20 of 1,000 are lacking: the time of 128 tokens gives all of them back."""
     found = parts(replace(IDLE, active_blocks=900.0, reserved_decode_blocks=56))
-    assert found["pressure"] == pytest.approx(12.8 * 20 / 956)
+    assert found["pressure"] == pytest.approx(12.8 * 20 / 1000)
     assert parts(replace(IDLE, active_blocks=900.0))["pressure"] == 0.0
 
 
