@@ -13,7 +13,7 @@ Parameters:
 - `scaleSeconds` (1.0; above 0): the cost that scores one half.
 - `answerTokens` (128; at least 1): answers are expected to be this long where more is allowed.
 - `queuedTokens` (1024; at least 1): prompt tokens to compute for a waiting request of others.
-- `usualTokens` (1024; at least 1): answers beside this one are taken to hold as many tokens as it
+- `usualTokens` (2048; at least 1): answers beside this one are taken to hold as many tokens as it
   does, at most this many, unless the engine reports more.
 - `batchGrowth` (0.01; 0 to 1): share of a step that each answer in the batch adds to it.
 - `harm` (0.25; not below 0): what a second of others counts beside one of the request's own.

@@ -46,7 +46,7 @@ class CostRules:
     """Answers are expected to be this long where the request allows more, which most do."""
     queued_tokens: int = 1024
     """Prompt tokens to compute for a waiting request that is not ours."""
-    usual_tokens: int = 1024
+    usual_tokens: int = 2048
     """Answers beside this one are taken to hold as much as it does, at most this, unless the
     endpoint's own report says more: blocks that several share are reported once, read by each."""
     batch_growth: float = 0.01
@@ -90,6 +90,17 @@ class Cost:
     def parts(self, row: int) -> dict[str, float]:
         """One candidate's seconds by their names."""
         return {field.name: float(getattr(self, field.name)[row]) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Seconds at each candidate, in their order; finite, never below 0."""
+
+    first_token: Column
+    """Until the answer begins: wait, compute, transfer and pressure."""
+    next_token: Column
+    """From one token of the answer to the next: a step, as slow as others make it. 0 where no
+    answer is written."""
 
 
 class _Engines:
@@ -142,13 +153,35 @@ class _Engines:
 
 def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
     """What this request costs at each of the candidates."""
+    return _cost(request, candidates, rules, _Engines(candidates, rules))
+
+
+def expected(request: Request, candidates: Candidates, rules: CostRules) -> Expected:
+    """What the client of this request waits for at each of the candidates."""
     engines = _Engines(candidates, rules)
+    parts = _cost(request, candidates, rules, engines)
+    answer = _answer(request, rules)
+    step = engines.step_s + parts.slowdown / answer if answer > 0 else parts.slowdown
+    return Expected(
+        first_token=np.minimum(
+            parts.wait + parts.compute + parts.transfer + parts.pressure, _MOST_S
+        ),
+        next_token=np.minimum(step, _MOST_S),
+    )
+
+
+def _answer(request: Request, rules: CostRules) -> int:
+    """Tokens that are written where the request goes."""
+    return 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
+
+
+def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _Engines) -> Cost:
     lacks = np.maximum(request.prompt_tokens - candidates.column("credited_tokens"), 0.0)
     compute = lacks / engines.prefill_speed
     foreign = np.maximum(engines.waiting - engines.pending, 0.0)
     ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
     none = np.zeros(len(candidates))
-    answer = 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
+    answer = _answer(request, rules)
     slowdown = crowding = none
     if answer > 0:
         block_s = candidates.column("decode_s_per_block")

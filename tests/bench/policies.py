@@ -4,7 +4,8 @@
 
 Prints, of each workload and policy, the share of prompt tokens that came from a cache, the time to
 the first token (mean, 90th and 99th percentile), the time of whole answers, and the shares of the
-least and the most used of four engines. The engines have no cost of attention: what a policy pays for blocks in use shows as nothing here.
+least and the most used of four engines. The engines have no cost of attention: what a policy pays
+for blocks in use shows as nothing here.
 """
 
 import os

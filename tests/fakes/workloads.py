@@ -21,7 +21,7 @@ def burst(chance: Random, count: int, tokens: int, *, at: float = 0.0, equal: bo
     """Requests half a millisecond apart, of one prompt or each of its own."""
     same = ids(chance, tokens)
     return [
-        Ask(at + 0.0005 * number, same if equal else ids(chance, tokens), 64)
+        Ask(at + 0.0005 * number, same if equal else ids(chance, tokens), 128)
         for number in range(count)
     ]
 
