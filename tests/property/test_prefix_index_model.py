@@ -192,7 +192,7 @@ def test_however_small_it_is_the_predicted_index_stays_bounded_and_whole(
         assert held + sum(map(len, index._gone)) >= len(index) >= held
         assert held <= limit
         assert index._references == sum(
-            len(one.blocks) for predictions in index._open.values() for one in predictions
+            one.size for predictions in index._open.values() for one in predictions
         )
         assert index._references <= 4 * limit
         # A held block's predecessors are held too: what a lookup's halving relies on.

@@ -86,14 +86,13 @@ class PrefixIndex:
         if slot is None:
             slot = self._open(inc)
         held, holders, bit = self._held[slot], self._holders, 1 << slot
-        for key in keys:
-            if key in held:
-                continue
-            if len(held) >= self._limit:
-                self.refused += 1
-                continue
-            held.add(key)
-            holders[key] = holders.get(key, 0) | bit
+        new = keys
+        if not held.isdisjoint(keys) or len(held) + len(keys) > self._limit:
+            new = self._welcome(held, keys)
+        held.update(new)
+        known = holders.get
+        for key in new:
+            holders[key] = known(key, 0) | bit
 
     def remove(self, inc: Incarnation, keys: Sequence[int]) -> None:
         """`inc` no longer holds `keys`; those that it didn't are passed over."""
@@ -180,6 +179,18 @@ class PrefixIndex:
                 self._held[slot] = set()
                 self._free.append(slot)
         return swept
+
+    def _welcome(self, held: set[int], keys: Sequence[int]) -> list[int]:
+        """Those that are not held yet, as far as there is room; the others are counted."""
+        new: dict[int, None] = {}
+        for key in keys:
+            if key in held or key in new:
+                continue
+            if len(held) + len(new) < self._limit:
+                new[key] = None
+            else:
+                self.refused += 1
+        return list(new)
 
     def _open(self, inc: Incarnation) -> int:
         if self._free:

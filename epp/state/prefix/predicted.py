@@ -8,9 +8,11 @@ recently used blocks go, a prompt's tail before its head).
 Keys always start at a prompt's first block. So where a block is predicted its predecessors are,
 and at least as long: a lookup finds the end of what still counts by halving, and expired blocks
 can be cleared away whenever there is time.
+
+Blocks that were predicted by the same requests stand together as one run (`runs`), so that a
+decision pays for the few runs of its prompt and not for each block.
 """
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from math import inf
@@ -18,45 +20,12 @@ from math import inf
 from epp.framework import Incarnation
 
 from .index import Depths, PrefixIndex
+from .runs import Prediction, Run
 
 REFERENCES_PER_BLOCK = 4
 """Blocks in open predictions, per `max_blocks`. Beyond it the oldest can't be dropped any more."""
 CLEAN_PER_KEY = 2
 CLEAN_AT_LEAST = 16
-
-
-class _Block:
-    """One block predicted on one endpoint."""
-
-    __slots__ = ("inc", "key", "lapses", "until")
-
-    def __init__(self, inc: Incarnation, key: int, lapses: float) -> None:
-        self.inc = inc
-        self.key = key
-        self.lapses = [lapses]
-        """When each open prediction of it lapses, ascending."""
-        self.until = -inf
-        """Valid until then, whatever becomes of the open ones."""
-
-    def live(self, now: float) -> bool:
-        return self.until > now or (bool(self.lapses) and self.lapses[-1] > now)
-
-    def release(self, expires: float, until: float) -> None:
-        place = bisect_left(self.lapses, expires)
-        if place < len(self.lapses) and self.lapses[place] == expires:
-            del self.lapses[place]
-        self.until = max(self.until, until)
-
-
-class _Prediction:
-    """What one request predicts on one endpoint, until it is dropped, confirmed or lapses."""
-
-    __slots__ = ("blocks", "expires", "inc")
-
-    def __init__(self, inc: Incarnation, blocks: tuple[_Block, ...], expires: float) -> None:
-        self.inc = inc
-        self.blocks = blocks
-        self.expires = expires
 
 
 class PredictedIndex:
@@ -69,23 +38,26 @@ class PredictedIndex:
         self._limit = max_blocks
         self._ttl_s = ttl_s
         self._index = PrefixIndex(2 * max_blocks)  # room for an insertion before the eviction
-        self._blocks: dict[Incarnation, dict[int, _Block]] = {}
-        """Of every engine that was ever predicted to hold any, until it is forgotten."""
+        self._blocks: dict[Incarnation, dict[int, Run]] = {}
+        """The run of each block, of every engine that was ever predicted to hold any, until it is
+        forgotten."""
         self._asked: tuple[Incarnation, ...] = ()
-        self._rooms: list[dict[int, _Block] | None] = []
+        self._rooms: list[dict[int, Run] | None] = []
         """Blocks of each of those, as far as they were needed: hashing a life takes long."""
-        self._lru: OrderedDict[_Block, None] = OrderedDict()
-        self._open: OrderedDict[str, list[_Prediction]] = OrderedDict()
+        self._lru: OrderedDict[Run, None] = OrderedDict()
+        self._size = 0
+        """Blocks of those."""
+        self._open: OrderedDict[str, list[Prediction]] = OrderedDict()
         """By request, oldest first; one per endpoint."""
         self._references = 0
-        self._gone: deque[dict[int, _Block]] = deque()
+        self._gone: deque[dict[int, Run]] = deque()
         """Blocks of forgotten endpoints, not yet out of the LRU."""
         self.evicted = 0
         """Blocks that had to go for want of room while they still counted."""
 
     def __len__(self) -> int:
         """(endpoint, block) pairs in memory, expired ones among them."""
-        return len(self._lru)
+        return self._size
 
     @property
     def open_requests(self) -> int:
@@ -98,28 +70,20 @@ class PredictedIndex:
         counts.
         """
         self._close(request_id, inc)
-        keys = keys[: self._limit]
+        held = tuple(keys[: self._limit])
         expires = now + self._ttl_s
-        self._clean(max(CLEAN_AT_LEAST, CLEAN_PER_KEY * len(keys)), now)
-        if not keys:
+        self._clean(max(CLEAN_AT_LEAST, CLEAN_PER_KEY * len(held)), now)
+        if not held:
             return
-        there = self._blocks.setdefault(inc, {})
-        blocks: list[_Block] = []
-        fresh: list[int] = []
-        lru = self._lru
-        for key in reversed(keys):  # the tail first: it is then older than the head
-            block = there.get(key)
-            if block is None:
-                block = there[key] = _Block(inc, key, expires)
-                fresh.append(key)
-                lru[block] = None
-            else:
-                block.lapses.append(expires)
-                lru.move_to_end(block)
-            blocks.append(block)
-        self._index.store(inc, fresh)
-        self._open.setdefault(request_id, []).append(_Prediction(inc, tuple(blocks), expires))
-        self._references += len(blocks)
+        parts = self._known(inc, held, expires)
+        known = sum(len(run.keys) for run in parts)
+        if known < len(held):
+            parts.append(self._begin(inc, held[known:], known, expires))
+        for run in reversed(parts):  # the tail first: it is then older than the head
+            self._lru.move_to_end(run)
+        prediction = Prediction(inc, parts, len(held), expires)
+        self._open.setdefault(request_id, []).append(prediction)
+        self._references += len(held)
         self._make_room(now)
 
     def drop(self, request_id: str) -> None:
@@ -168,9 +132,38 @@ class PredictedIndex:
         if blocks:
             self._gone.append(blocks)
 
-    def _pop(self, request_id: str) -> list[_Prediction]:
+    def _known(self, inc: Incarnation, keys: tuple[int, ...], expires: float) -> list[Run]:
+        """The runs that `keys` begin with, predicted by one more. Whoever goes on otherwise than
+        `keys` is split off."""
+        there = self._blocks.setdefault(inc, {})
+        parts: list[Run] = []
+        at = 0
+        while at < len(keys):
+            run = there.get(keys[at])
+            if run is None or run.keys[0] != keys[at]:  # the second only by a collision
+                break
+            shared = run.shared(keys[at:] if at else keys)
+            if shared < len(run.keys):
+                run = run.split(shared)
+                self._lru[run] = None
+                there.update(dict.fromkeys(run.keys, run))
+            run.lapses.append(expires)
+            parts.append(run)
+            at += shared
+        return parts
+
+    def _begin(self, inc: Incarnation, keys: tuple[int, ...], start: int, expires: float) -> Run:
+        """A run of blocks that nobody has predicted there."""
+        run = Run(inc, keys, start, [expires])
+        self._blocks[inc].update(dict.fromkeys(keys, run))
+        self._index.store(inc, keys)
+        self._lru[run] = None
+        self._size += len(keys)
+        return run
+
+    def _pop(self, request_id: str) -> list[Prediction]:
         predictions = self._open.pop(request_id, [])
-        self._references -= sum(len(prediction.blocks) for prediction in predictions)
+        self._references -= sum(prediction.size for prediction in predictions)
         return predictions
 
     def _close(self, request_id: str, inc: Incarnation) -> None:
@@ -178,32 +171,39 @@ class PredictedIndex:
         predictions = self._open.get(request_id, [])
         for prediction in [one for one in predictions if one.inc == inc]:
             predictions.remove(prediction)
-            self._references -= len(prediction.blocks)
+            self._references -= prediction.size
             self._release(prediction)
         if not predictions:
             self._open.pop(request_id, None)
 
-    def _release(self, prediction: _Prediction, until: float = -inf) -> None:
-        for block in prediction.blocks:
-            block.release(prediction.expires, until)
-            if not block.lapses and block.until == -inf:
-                self._remove(block)
+    def _release(self, prediction: Prediction, until: float = -inf) -> None:
+        for run in prediction.runs():
+            run.release(prediction.expires, until)
+            if not run.lapses and run.until == -inf:
+                self._cut(run, len(run.keys))
 
-    def _remove(self, block: _Block) -> bool:
-        """Take a block away; False when it was gone already."""
-        self._lru.pop(block, None)
-        there = self._blocks.get(block.inc)
-        # A block that was evicted or forgotten may have a successor of the same name.
-        if there is None or there.get(block.key) is not block:
-            return False
-        del there[block.key]
-        self._index.remove(block.inc, (block.key,))
-        return True
+    def _cut(self, run: Run, size: int) -> int:
+        """Take the last `size` blocks of a run away; returns how many of them were still there."""
+        left = len(run.keys) - size
+        gone, run.keys = run.keys[left:], run.keys[:left]
+        self._size -= size
+        if not left:
+            self._lru.pop(run, None)
+        there = self._blocks.get(run.inc)
+        if there is None:
+            return 0
+        # Blocks that were forgotten may have successors of the same name.
+        mine = [key for key in gone if there.get(key) is run]
+        for key in mine:
+            del there[key]
+        self._index.remove(run.inc, mine)
+        return len(mine)
 
     def _make_room(self, now: float) -> None:
-        while len(self._lru) > self._limit:
-            block = next(iter(self._lru))
-            self.evicted += self._remove(block) and block.live(now)
+        while self._size > self._limit:
+            run = next(iter(self._lru))
+            cut = self._cut(run, min(len(run.keys), self._size - self._limit))
+            self.evicted += cut if run.live(now) else 0
         while self._references > REFERENCES_PER_BLOCK * self._limit:
             request_id, predictions = next(iter(self._open.items()))
             expires = max(prediction.expires for prediction in predictions)
@@ -217,8 +217,11 @@ class PredictedIndex:
         while self._gone and budget > 0:
             blocks = self._gone[0]
             while blocks and budget > 0:
-                _, block = blocks.popitem()
-                self._lru.pop(block, None)
+                _, run = blocks.popitem()
+                if run.keys:
+                    self._lru.pop(run)
+                    self._size -= len(run.keys)
+                    run.keys = ()
                 budget -= 1
             if not blocks:
                 self._gone.popleft()
@@ -226,17 +229,18 @@ class PredictedIndex:
             request_id, predictions = next(iter(self._open.items()))
             if any(prediction.expires > now for prediction in predictions):
                 break
-            budget -= sum(len(prediction.blocks) for prediction in predictions)
+            budget -= sum(prediction.size for prediction in predictions)
             self.drop(request_id)
         while self._lru and budget > 0:
-            block = next(iter(self._lru))
-            if block.live(now):
+            run = next(iter(self._lru))
+            if run.live(now):
                 break
-            self._remove(block)
-            budget -= 1
+            size = min(len(run.keys), budget)
+            self._cut(run, size)
+            budget -= size
 
 
-def _still(there: dict[int, _Block], keys: Sequence[int], depth: int, now: float) -> int:
+def _still(there: dict[int, Run], keys: Sequence[int], depth: int, now: float) -> int:
     """How many of the first `depth` keys, all of which are there, still count."""
     if there[keys[depth - 1]].live(now):
         return depth
