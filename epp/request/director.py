@@ -174,6 +174,7 @@ class PickDirector:
         """Raises Refusal."""
         late = self._understanding.left_s(started) <= 0.0
         decision, why, course = self._choice.of(
+            parsers=built.plan.parsers,
             wanted.arrival, wanted.understood, wanted.built, wanted.mode, late=late
         )
         first = (shadow.REASON,) if wanted.shadow else ()

@@ -6,7 +6,7 @@ is no time to write the other one the request is refused here, to be tried again
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import structlog
@@ -80,18 +80,28 @@ class Understanding:
         self._failed = failed
 
     async def of(
-        self, arrival: Arrival, hints: Hints, *, score: bool, started: float
+        self,
+        arrival: Arrival,
+        hints: Hints,
+        *,
+        score: bool,
+        started: float,
+        parsers: Collection[str] | None = None,
     ) -> Understood:
         """The request with as much as could be known by the deadline. Raises Refusal.
 
         Without `score` nobody looks for tokens. `started`: when it arrived, by the clock.
+        `parsers`: those of the plan, see `Rules`; None: it chose none.
         """
+        rules = self._rules
+        if parsers is not None:
+            rules = replace(rules, parsers=frozenset(parsers))
         reading: _Reading | None = None
         found: Tokenised | None = None
         why = "ok"
         try:
             async with asyncio.timeout(self._settings.deadline_s):
-                reading = await self._read(arrival, hints.model)
+                reading = await self._read(arrival, hints.model, rules)
                 parsed = reading.parsed
                 if parsed.prompt is None:
                     why = "unscored"
@@ -107,25 +117,25 @@ class Understanding:
             log.exception("a step of a decision failed", step="understand")
             self._failed("understand")
         if reading is None:
-            reading = self._unread(arrival, hints, late=why == "late")
+            reading = self._unread(arrival, hints, rules, late=why == "late")
         return self._understood(arrival, hints, reading, found, why=why, at=started)
 
     def left_s(self, started: float) -> float:
         """Seconds until the deadline of a request, 0 after it."""
         return max(0.0, self._settings.deadline_s - (self._clock() - started))
 
-    async def _read(self, arrival: Arrival, name: str) -> _Reading:
-        size = catalog.work_bytes(arrival, self._rules)
-        return await self._offload.run(
-            size, lambda: _read(arrival, name, self._rules, self._objectives)
-        )
+    async def _read(self, arrival: Arrival, name: str, rules: catalog.Rules) -> _Reading:
+        size = catalog.work_bytes(arrival, rules)
+        return await self._offload.run(size, lambda: _read(arrival, name, rules, self._objectives))
 
-    def _unread(self, arrival: Arrival, hints: Hints, *, late: bool) -> _Reading:
+    def _unread(
+        self, arrival: Arrival, hints: Hints, rules: catalog.Rules, *, late: bool
+    ) -> _Reading:
         """Stands in for what could not be read. Raises Saturated where it may have to be rewritten:
         which rule fits is not known, and the client's name may mean another model to the engine."""
         path = catalog.plain_path(arrival.path)
         named = bool(hints.model) or self._objectives.current.rewrites
-        if late and named and catalog.suffix_of(path):
+        if late and named and catalog.suffix_of(path, rules):
             raise Saturated(
                 "too many large requests are being read just now; try again a little later"
             )

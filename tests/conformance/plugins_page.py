@@ -16,6 +16,7 @@ from epp.config.values import seconds
 from epp.framework import registry
 from epp.framework.plugins import yaml_name
 from epp.framework.registry import Kind, Parameter, PluginType
+from epp.request.apis import catalog
 from epp.request.plan import elsewhere
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,8 @@ def page() -> str:
         parts += [_row(one, theirs.get(one.name)) for one in registry.types(kind).values()]
         parts.append("")
     parts += ["## Parsers\n", "Families of APIs that `requestHandler.parsers` chooses among.\n"]
-    parts += [", ".join(f"`{name}`" for name in sorted(elsewhere.PARSERS)) + ".", ""]
+    parts += ["| type | reads | notes |", "|---|---|---|"]
+    parts += [_parser(name, theirs[name]) for name in sorted(elsewhere.PARSERS)] + [""]
     parts += ["## Not offered\n", "Named in a configuration they are refused with this sentence.\n"]
     parts += ["| type | instead |", "|---|---|"]
     absent = sorted(name for name in theirs if name in elsewhere.REFUSED and not _found(name))
@@ -125,6 +127,13 @@ def _row(plugin: PluginType, entry: Mapping[str, Any] | None) -> str:
         for name, default in parameters(plugin).items()
     ]
     return f"| `{plugin.name}` | {'<br>'.join(shown) or '-'} | {' '.join(_notes(plugin, entry))} |"
+
+
+def _parser(name: str, entry: Mapping[str, Any]) -> str:
+    paths = [f"`{path}`" for path, family in catalog.FAMILIES.items() if family == name]
+    notes = "" if name in catalog.DEFAULT else "Only where it is chosen."
+    more = entry.get("differs", {}).get("", "")
+    return f"| `{name}` | {'<br>'.join(paths) or 'nothing'} | {notes}{' ' if more else ''}{more} |"
 
 
 def _notes(plugin: PluginType, entry: Mapping[str, Any] | None) -> Iterator[str]:

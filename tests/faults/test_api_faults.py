@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from epp.errors import TooLarge
+from epp.errors import BadRequest, TooLarge
 from epp.framework import EndpointId
 from epp.request.apis import catalog
 from epp.request.apis.catalog import ANY, Rules
@@ -25,6 +25,7 @@ from epp.request.apis.rewrite import with_model
 from epp.request.offload import INLINE_BYTES
 from epp.request.transport.grpc import TransportLimits
 from epp.state.endpoints import Member
+from tests.fakes import calls
 from tests.fakes.desk import POOL, Desk, ask, open_desk, post
 from tests.fakes.picked_gateway import Rig, rig
 
@@ -334,3 +335,16 @@ async def test_A16_what_is_not_json_is_no_invalid_json() -> None:
         for kind in ("multipart/form-data; boundary=x", "audio/wav", "application/octet-stream"):
             await desk.route(b"--x\r\n\0", headers={"content-type": kind})
             assert desk.witness.decisions[-1][2] == "unscored"
+
+
+@pytest.mark.parametrize("path", sorted(catalog.CALLS))
+@pytest.mark.parametrize("claim", [1, 2**31, 2**32 - 1])
+def test_G16_the_length_that_a_call_claims_is_not_believed(path: str, claim: int) -> None:
+    """Protected by the comparison in `framing.message`; red when what came is taken for whole."""
+    body = calls.wrapped(b'{"messages": [], "prompt": "p"}')
+    claimed = b"\0" + min(len(body) + claim, 2**32 - 1).to_bytes(4) + body
+    with pytest.raises(BadRequest, match="shorter than its head says"):
+        catalog.parse(
+            post(claimed, path=path, headers={"content-type": "application/grpc"}),
+            Rules(parsers=frozenset(catalog.CALLS.values())),
+        )

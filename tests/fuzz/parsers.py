@@ -19,6 +19,7 @@ from epp.request.apis import catalog, encodings, rewrite
 from epp.request.exchange import Arrival
 from epp.request.intake import answer_head, header_map, served_endpoint, subset_hint
 from epp.request.subset import allowed
+from tests.fakes import calls
 from tests.fakes import extproc_messages as envoy
 from tests.fuzz.hunt import Target
 
@@ -45,6 +46,8 @@ BODIES = [
         {"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 3}},
         {"query": "q", "documents": ["a", {"text": "b"}], "text_1": "a", "text_2": ["b"]},
         {"tokens": [1, 2]},
+        {"input_ids": [[1, 2], [3]], "sampling_params": [{"max_new_tokens": 3}], "extra_key": "k"},
+        {"text": ["a", "bc"], "image_data": "i", "lora_path": "l"},
     )
 ] + [b'{"model":"\\ud800","prompt":"x"}', b"[]", b'{"model":5}', b"\xef\xbb\xbf{}"]
 
@@ -73,12 +76,23 @@ ANSWERS = [
 ]
 
 
+EVERY = catalog.Rules(parsers=frozenset(catalog.FAMILIES.values()))
+CALLS = [
+    calls.framed(calls.generate(ids=[1, 2, 300])),
+    calls.framed(calls.generate(text="hé", max_tokens=3)),
+    calls.framed(calls.embed([1, 2])),
+    *(calls.framed(calls.wrapped(body)) for body in BODIES[:8]),
+    b"\1\0\0\0\2{}",
+    b"\0\xff\xff\xff\xff",
+]
+
+
 def _parse(path: str, kind: str) -> Callable[[bytes], None]:
     headers = {":method": "POST", ":path": path, "content-type": kind}
 
     def run(body: bytes) -> None:
         with suppress(Refusal):
-            parsed = catalog.parse(Arrival(headers=headers, body=body, has_body=True))
+            parsed = catalog.parse(Arrival(headers=headers, body=body, has_body=True), EVERY)
             parsed.model.encode()  # labels and engines take UTF-8 only
             parsed.cache_salt.encode("utf-8", "surrogatepass")
             assert parsed.output_tokens is None or parsed.output_tokens > 0
@@ -90,14 +104,17 @@ def _apis() -> list[Target]:
     """One for each parser, at the first path that has it, and one for forms."""
     first = {parser: suffix for suffix, parser in reversed(catalog.PARSERS.items())}
     watched = ("epp/request/apis/", "epp/bodies/spans.py")
-    json_apis = [
+    apis = [
         Target(
-            f"api{suffix.replace('/', '-')}", _parse(suffix, "application/json"), BODIES, watched
+            f"api{suffix.replace('/', '-')}",
+            _parse(suffix, "application/grpc" if suffix in catalog.CALLS else "application/json"),
+            CALLS if suffix in catalog.CALLS else BODIES,
+            watched,
         )
         for suffix in first.values()
     ]
     form = _parse("/v1/audio/transcriptions", "multipart/form-data; boundary=b")
-    return [*json_apis, Target("api-forms", form, [FORM, b"--b--", b""], watched)]
+    return [*apis, Target("api-forms", form, [FORM, b"--b--", b""], watched)]
 
 
 def unfold(data: bytes) -> None:

@@ -43,7 +43,7 @@ def test_it_says_what_will_run_and_who_feeds_whom(check: Check) -> None:
         "  filter  prefill-filter",
         "  scorer  2 x prefix-cache-scorer",
         "  picker  max-score-picker",
-        "parsers   all, and a pass for unknown paths",
+        "parsers   OpenAI's, Anthropic's, vLLM's, and a pass for unknown paths",
     ):
         assert line in said
     (matches,) = (line for line in said if line.startswith("  prefix-match: "))

@@ -488,7 +488,7 @@ def test_parsers_are_chosen_by_entry_or_by_type() -> None:
     ("name", "says"),
     [
         ("openai", "f:4:29 unknown parser 'openai'; did you mean 'openai-parser'?"),
-        ("vertexai-parser", "f:4:29 'vertexai-parser' is not offered here: "),
+        ("utilization-detector", "f:4:29 'utilization-detector' is not offered here: "),
         ("queue-scorer", "f:4:29 'queue-scorer' is a scorer, not a parser"),
     ],
 )

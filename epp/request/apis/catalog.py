@@ -1,8 +1,8 @@
 """Find the parser of a request by its path, and what must hold before a body is parsed.
 
 A path is known by its last segments, without the query and without a slash at the end (fault A09);
-of several that fit the longest wins. What is not a JSON body posted to a known path passes
-unscored: GETs (A02), forms (A16), and every path that we do not know.
+of several that fit the longest wins. What is not a JSON body posted to a known path, or the message
+of a known gRPC call, passes unscored: GETs (A02), forms (A16), and every path that we do not know.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,20 @@ from dataclasses import dataclass, replace
 from epp.errors import BadRequest, ModelNotFound
 from epp.request.exchange import Arrival
 
-from . import encodings, generate, light, media, messages, openai, passthrough, pooled, responses
+from . import (
+    encodings,
+    generate,
+    light,
+    media,
+    messages,
+    openai,
+    passthrough,
+    pooled,
+    responses,
+    sglang,
+    vertex,
+    vllm_grpc,
+)
 from .prompt import Parsed
 from .reading import NOT_JSON
 
@@ -39,8 +52,17 @@ PARSERS: dict[str, Parser] = {
     "/v2/embed": pooled.pooling,
     "/score": pooled.scores,
     "/rerank": pooled.scores,
+    "/generate": sglang.generate,
+    "/vllm.grpc.engine.VllmEngine/Generate": vllm_grpc.generate,
+    "/vllm.grpc.engine.VllmEngine/Embed": vllm_grpc.embed,
+    "/google.cloud.aiplatform.v1.PredictionService/ChatCompletions": vertex.chat,
+    "/google.cloud.aiplatform.v1.PredictionService/RawPredict": vertex.raw,
+    "/google.cloud.aiplatform.v1.PredictionService/StreamRawPredict": vertex.raw,
+    "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions": vertex.chat,
+    "/google.cloud.aiplatform.v1beta1.PredictionService/RawPredict": vertex.raw,
+    "/google.cloud.aiplatform.v1beta1.PredictionService/StreamRawPredict": vertex.raw,
 }
-"""Last segments of a path: the parser of its JSON bodies."""
+"""Last segments of a path: the parser of its bodies."""
 
 FORMS = frozenset(
     {"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"}
@@ -48,23 +70,31 @@ FORMS = frozenset(
 """Last segments of the paths that take forms."""
 
 ANTHROPIC, OPENAI, VLLM = "anthropic-parser", "openai-parser", "vllmhttp-parser"
+SGLANG, VLLM_GRPC, VERTEX = "sglanghttp-parser", "vllmgrpc-parser", "vertexai-parser"
 PASSTHROUGH = "passthrough-parser"
+DEFAULT = frozenset({ANTHROPIC, OPENAI, VLLM, PASSTHROUGH})
+"""Families that are read where nobody chose: the others' paths may be anybody's."""
+CALLS = {
+    suffix: VLLM_GRPC if suffix.startswith("/vllm.grpc.") else VERTEX
+    for suffix in PARSERS
+    if suffix.startswith(("/vllm.grpc.", "/google.cloud."))
+}
+"""Paths of gRPC calls; their bodies are framed messages."""
+
 FAMILIES: dict[str, str] = {
-    suffix: ANTHROPIC if suffix.startswith("/v1/messages") else OPENAI
-    for suffix in (*PARSERS, *FORMS)
-} | dict.fromkeys(
-    (
-        "/inference/v1/generate",
-        "/tokenize",
-        "/detokenize",
-        "/pooling",
-        "/classify",
-        "/v2/embed",
-        "/score",
-        "/rerank",
-    ),
-    VLLM,
-)
+    **dict.fromkeys((*PARSERS, *FORMS), OPENAI),
+    **{suffix: ANTHROPIC for suffix in PARSERS if suffix.startswith("/v1/messages")},
+    "/inference/v1/generate": VLLM,
+    "/tokenize": VLLM,
+    "/detokenize": VLLM,
+    "/pooling": VLLM,
+    "/classify": VLLM,
+    "/v2/embed": VLLM,
+    "/score": VLLM,
+    "/rerank": VLLM,
+    "/generate": SGLANG,
+    **CALLS,
+}
 """Last segments of a path: the reference's parser that it belongs to; vLLM's has its own APIs."""
 
 BODILESS = frozenset({"/conversations"})
@@ -81,18 +111,9 @@ class Rules:
     """Names that are served; every other one gets 404. Empty: any name passes (fault A11)."""
     max_body_bytes: int = 10 * 2**20
     """Most bytes that a compressed body may unfold to."""
-    parsers: frozenset[str] | None = None
-    """Families that a configuration chose; None: all. Other paths pass where `passthrough-parser`
-    is among them, else their posts get 400, as from the reference."""
-
-    def reads(self, suffix: str) -> bool:
-        """Whether a known path is read at all."""
-        return self.parsers is None or FAMILIES[suffix] in self.parsers
-
-    @property
-    def passes(self) -> bool:
-        """Whether posts to paths that nobody reads pass."""
-        return self.parsers is None or PASSTHROUGH in self.parsers
+    parsers: frozenset[str] = DEFAULT
+    """Families that are read. Other paths pass where `passthrough-parser` is among them, else their
+    posts get 400, as from the reference; gRPC calls pass also beside a parser of such."""
 
 
 ANY = Rules()
@@ -103,13 +124,13 @@ def plain_path(path: str) -> str:
     return path.partition("?")[0].partition("#")[0].rstrip("/") or "/"
 
 
-def suffix_of(path: str) -> str:
-    """The longest known end of a plain path, by whole segments; empty where none is known."""
+def suffix_of(path: str, rules: Rules = ANY) -> str:
+    """The longest known end of a plain path, by whole segments; empty where none is read."""
     segments = path.rsplit("/", _LONGEST)[1:]
     for number in range(len(segments)):
         suffix = "/" + "/".join(segments[number:])
-        if suffix in PARSERS or suffix in FORMS:
-            return suffix
+        if suffix in FAMILIES:
+            return suffix if FAMILIES[suffix] in rules.parsers else ""
     return ""
 
 
@@ -124,8 +145,8 @@ def work_bytes(arrival: Arrival, rules: Rules = ANY) -> int:
 def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
     """Understand one request.
 
-    Raises BadRequest for a known API that was not given JSON for it, TooLarge and UnsupportedMedia
-    for a compressed body that cannot be read.
+    Raises BadRequest for a known API that was not given what it takes, TooLarge and
+    UnsupportedMedia for a compressed body that cannot be read.
     """
     parsed = _understood(arrival, rules)
     bounded = parsed.prompt.bounded() if parsed.prompt is not None else None
@@ -134,11 +155,9 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
 
 def _understood(arrival: Arrival, rules: Rules) -> Parsed:
     path = plain_path(arrival.path)
-    suffix = suffix_of(path)
-    if suffix and not rules.reads(suffix):
-        suffix = ""
+    suffix = suffix_of(path, rules)
     why = _unread(arrival, suffix)
-    if not suffix and not rules.passes and arrival.has_body:
+    if not suffix and arrival.has_body and not _passes(arrival, rules):
         raise BadRequest("none of the configured parsers takes this path")
     if why:
         return passthrough.unscored(path, why)
@@ -148,9 +167,24 @@ def _understood(arrival: Arrival, rules: Rules) -> Parsed:
     return PARSERS[suffix](path, encodings.unfolded(arrival.body, coding, rules.max_body_bytes))
 
 
+def _passes(arrival: Arrival, rules: Rules) -> bool:
+    """Whether a body that nobody reads may pass: whoever takes calls takes health checks too."""
+    if PASSTHROUGH in rules.parsers:
+        return True
+    return _is_call(_media_type(arrival)) and not rules.parsers.isdisjoint(CALLS.values())
+
+
+def _media_type(arrival: Arrival) -> str:
+    return arrival.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_call(media_type: str) -> bool:
+    return media_type.partition("+")[0] == "application/grpc"
+
+
 def _unread(arrival: Arrival, suffix: str) -> str:
     """Why a body is not read, in stable words; empty where it is. Raises BadRequest."""
-    media_type = arrival.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = _media_type(arrival)
     is_json = media_type in {"", "application/json", "text/json"} or media_type.endswith("+json")
     why = ""
     if not suffix:
@@ -159,6 +193,8 @@ def _unread(arrival: Arrival, suffix: str) -> str:
         why = "not a POST"
     elif arrival.body_hidden:
         why = "body not shown"
+    elif suffix in CALLS:
+        why = "" if _is_call(media_type) else "not a gRPC call"
     elif suffix in FORMS:
         why = "" if media_type == "multipart/form-data" else "not a form"
     elif not arrival.body and (is_json or not arrival.has_body):

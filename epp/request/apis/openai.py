@@ -74,11 +74,11 @@ _messages = msgspec.json.Decoder(list[_Message])
 _kwargs = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def completions(path: str, body: bytes) -> Parsed:
+def completions(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a completion. Raises BadRequest."""
-    request = read(_completion, body)
+    request = read(_completion, body, nameless=nameless)
     if request is None:
-        return odd(COMPLETIONS, path, body)
+        return odd(COMPLETIONS, path, body, nameless=nameless)
     prompt: Prompt | None = None
     prompts = 0
     why = ""
@@ -99,11 +99,11 @@ def completions(path: str, body: bytes) -> Parsed:
     )
 
 
-def chat(path: str, body: bytes) -> Parsed:
+def chat(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a chat completion. Raises BadRequest."""
-    request = read(_chat, body)
+    request = read(_chat, body, nameless=nameless)
     if request is None:
-        return odd(CHAT, path, body)
+        return odd(CHAT, path, body, nameless=nameless)
     prompt: Prompt | None = None
     why = ""
     try:

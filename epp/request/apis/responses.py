@@ -32,11 +32,11 @@ _instructions = msgspec.json.Decoder(str)
 _item = msgspec.json.Decoder(str | _Item)
 
 
-def responses(path: str, body: bytes) -> Parsed:
+def responses(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a response to create. Raises BadRequest."""
-    request = read(_responses, body)
+    request = read(_responses, body, nameless=nameless)
     if request is None:
-        return odd(API, path, body)
+        return odd(API, path, body, nameless=nameless)
     prompt: TextPrompt | None = None
     why = ""
     try:

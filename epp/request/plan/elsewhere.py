@@ -3,7 +3,17 @@
 Source of the names: llm-d-router 0.10, `cmd/epp/runner` and `pkg/epp/framework/plugins`.
 """
 
-PARSERS = frozenset({"openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"})
+PARSERS = frozenset(
+    {
+        "openai-parser",
+        "anthropic-parser",
+        "vllmhttp-parser",
+        "passthrough-parser",
+        "sglanghttp-parser",
+        "vllmgrpc-parser",
+        "vertexai-parser",
+    }
+)
 """Families of parsers; `requestHandler.parsers` chooses among them."""
 
 NOTHING_TO_DO = {
@@ -36,7 +46,6 @@ _SOURCE = "the picker names no source of KV outside of a split request"
 _PEERS = "replicas share what they know through --store redis"
 _REPORT = "the gateway's access log has the usage of answers; nothing is computed from it here"
 _PAIRS = "pair by a label with pair-label-filter"
-_OTHER_ENGINE = "such requests pass unread and are routed by load; leave the parser out"
 
 REFUSED = {
     "latency-scorer": _PREDICTOR,
@@ -65,9 +74,6 @@ REFUSED = {
     "models-data-extractor": "--known-models says which models are served",
     "mm-embeddings-cache-scorer": "encoder caches of engines are not followed yet",
     "mm-embeddings-cache-producer": "encoder caches of engines are not followed yet",
-    "sglanghttp-parser": _OTHER_ENGINE,
-    "vllmgrpc-parser": _OTHER_ENGINE,
-    "vertexai-parser": _OTHER_ENGINE,
     "utilization-detector": QUEUE,
     "concurrency-detector": QUEUE,
     "fcfs-ordering-policy": QUEUE,

@@ -55,6 +55,6 @@ class Plan:
     consumers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """By the data: references of the plugins that read it."""
     parsers: tuple[str, ...] | None = None
-    """Types of parsers that were chosen; None: all of them, and a pass for unknown paths."""
+    """Types of parsers that were chosen; None: those that `catalog.Rules` has by itself."""
     notes: tuple[str, ...] = ()
     """What a user should know: deprecated names, entries that nothing refers to."""

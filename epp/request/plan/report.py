@@ -59,7 +59,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         readers = ", ".join(plan.consumers.get(data, ())) or "nobody"
         yield f"  {data}: {source} -> {readers}"
     yield ""
-    parsers = plan.parsers or ("all", "and a pass for unknown paths")
+    parsers = plan.parsers or ("OpenAI's, Anthropic's, vLLM's", "and a pass for unknown paths")
     yield f"parsers   {', '.join(parsers)}"
     if plan.notes:
         yield ""
