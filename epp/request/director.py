@@ -165,6 +165,7 @@ class PickDirector:
             replace(said, session=session) if session else said,
             score=mode is Mode.NORMAL,
             started=started,
+            parsers=built.plan.parsers,
         )
         return _Wanted(
             arrival=arrival, understood=understood, built=built, mode=mode, shadow=unheard
@@ -174,7 +175,6 @@ class PickDirector:
         """Raises Refusal."""
         late = self._understanding.left_s(started) <= 0.0
         decision, why, course = self._choice.of(
-            parsers=built.plan.parsers,
             wanted.arrival, wanted.understood, wanted.built, wanted.mode, late=late
         )
         first = (shadow.REASON,) if wanted.shadow else ()
