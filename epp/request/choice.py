@@ -4,14 +4,25 @@ By prefix where the request can be scored, else by load, and where even that fai
 endpoint serves. Nothing is booked here, so that one may also ask what would happen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import structlog
 
 from epp.errors import BadRequest, Refusal
-from epp.framework import Candidates, Chance, Course, Decision, NoCourse, Request, Rung, sample
+from epp.framework import (
+    Candidates,
+    Chance,
+    Course,
+    Decision,
+    Endpoint,
+    NoCourse,
+    Request,
+    Rung,
+    ScoreRow,
+    sample,
+)
 
 from . import filters, split
 from .ballot import Ballot, Why
@@ -145,8 +156,8 @@ class Choice:
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
         reasons = (*chosen.reasons, f"tokens {asked.told}")
-        decision = _decision(asked, profile, chosen, rung, reasons)
-        return self._with_prefill(decision, request, eligible, asked)
+        half = self._other_half(request, chosen.chosen, eligible, asked)
+        return _decision(asked, profile, chosen, half, rung=rung, reasons=reasons)
 
     def _by_load(self, asked: Asked) -> Decision:
         request = replace(asked.request, scored=False)
@@ -155,41 +166,43 @@ class Choice:
         profile = profile.without("prefix-match", "load-only")
         chosen = self._rated(request, eligible, profile)
         reasons = (f"load only: {asked.told}", *chosen.reasons)
-        decision = _decision(asked, profile, chosen, Rung.LOAD_ONLY, reasons)
-        return self._with_prefill(decision, request, eligible, asked)
+        half = self._other_half(request, chosen.chosen, eligible, asked)
+        return _decision(asked, profile, chosen, half, rung=Rung.LOAD_ONLY, reasons=reasons)
 
     def _any(self, asked: Asked) -> Decision:
         """Any endpoint that may answer is as good as another."""
         eligible = self._ready(asked)
         decoders = filters.decoders(eligible)
         rows = sample(range(len(decoders)), self._count, self._chance)
+        chosen = tuple(decoders[row] for row in rows)
+        half = self._other_half(asked.request, chosen, eligible, asked)
         excluded, left_out = _excluded(decoders)
-        decision = Decision(
+        return Decision(
             request_id=asked.request.id,
-            chosen=tuple(decoders[row] for row in rows),
+            chosen=chosen,
             rung=Rung.ANY_READY,
-            reasons=(f"any of {len(decoders)} ready", asked.told),
+            reasons=(f"any of {len(decoders)} ready", asked.told, *half.reasons),
             plan=asked.built.plan.source,
             handler=asked.built.handler.name,
             profile="random",
             excluded=excluded,
             left_out=left_out,
+            **half.fields,
         )
-        return self._with_prefill(decision, asked.request, eligible, asked)
 
     def _rated(self, request: Request, eligible: Candidates, profile: BuiltProfile) -> Selection:
         decoders = filters.decoders(eligible)
         return schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
 
-    def _with_prefill(
-        self, decision: Decision, request: Request, eligible: Candidates, asked: Asked
-    ) -> Decision:
-        """The decision with its other half, or why there is none: a failure costs the split."""
+    def _other_half(
+        self, request: Request, chosen: tuple[Endpoint, ...], eligible: Candidates, asked: Asked
+    ) -> "_Half":
+        """Who computes the prompt for the `chosen`, or why nobody: a failure costs the split."""
         part = self.attempt(
             "split",
             lambda: split.prefill(
                 request,
-                decision.chosen,
+                chosen,
                 eligible,
                 built=asked.built,
                 course=asked.course,
@@ -199,35 +212,53 @@ class Choice:
             ),
         )
         if part is None:
-            return replace(decision, split=split.Why.FAILED)
+            return _Half({"split": split.Why.FAILED})
         excluded, left_out = _excluded(part.left, since=eligible)
-        decision = replace(
-            decision,
-            split=part.why,
-            prefill_decider=asked.course.prefill_decider,
-            prefill_profile=asked.course.prefill,
-            prefill_excluded=excluded,
-            prefill_left_out=left_out,
-        )
+        fields: _Fields = {
+            "split": part.why,
+            "prefill_decider": asked.course.prefill_decider,
+            "prefill_profile": asked.course.prefill,
+            "prefill_excluded": excluded,
+            "prefill_left_out": left_out,
+        }
         if part.selection is None:
-            return decision
-        return replace(
-            decision,
-            reasons=(*decision.reasons, *part.reasons),
-            prefill=part.selection.chosen if part.why == split.Why.SPLIT else (),
-            prefill_table=part.selection.table,
-            prefill_weights=part.selection.weights,
-        )
+            return _Half(fields)
+        fields["prefill"] = part.selection.chosen if part.why == split.Why.SPLIT else ()
+        fields["prefill_table"] = part.selection.table
+        fields["prefill_weights"] = part.selection.weights
+        return _Half(fields, part.reasons)
 
     def _ready(self, asked: Asked) -> Candidates:
         return filters.eligible(self._pool.ready(self._clock()), asked.arrival.subset)
 
 
+class _Fields(TypedDict, total=False):
+    """Those of a `Decision` about its other half."""
+
+    split: str
+    prefill: tuple[Endpoint, ...]
+    prefill_table: Sequence[ScoreRow]
+    prefill_weights: Mapping[str, float]
+    prefill_decider: str
+    prefill_profile: str
+    prefill_excluded: tuple[tuple[str, str], ...]
+    prefill_left_out: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    fields: _Fields
+    reasons: tuple[str, ...] = ()
+
+
 def _known(course: Course, built: Built) -> bool:
     """Whether all that it names is there."""
-    profiles = {course.destination, course.prefill or course.destination}
-    decider = course.prefill_decider
-    return profiles <= built.profiles.keys() and (not decider or decider in built.deciders)
+    profiles, decider = built.profiles, course.prefill_decider
+    return (
+        course.destination in profiles
+        and (not course.prefill or course.prefill in profiles)
+        and (not decider or decider in built.deciders)
+    )
 
 
 def _excluded(
@@ -245,6 +276,8 @@ def _decision(
     asked: Asked,
     profile: BuiltProfile,
     chosen: Selection,
+    half: _Half,
+    *,
     rung: Rung,
     reasons: tuple[str, ...],
 ) -> Decision:
@@ -253,7 +286,7 @@ def _decision(
         request_id=asked.request.id,
         chosen=chosen.chosen,
         rung=rung,
-        reasons=reasons,
+        reasons=(*reasons, *half.reasons),
         table=chosen.table,
         excluded=excluded,
         left_out=left_out,
@@ -261,4 +294,5 @@ def _decision(
         handler=asked.built.handler.name,
         profile=profile.name,
         weights=chosen.weights,
+        **half.fields,
     )

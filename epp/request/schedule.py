@@ -71,7 +71,7 @@ def schedule(
     totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
     chosen = tuple(left[row] for row in picked)
-    tied = int(np.count_nonzero(totals >= totals.max() - TIE))
+    tied = int(np.count_nonzero(totals >= np.maximum.reduce(totals) - TIE))
     lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
     return Selection(
         chosen=chosen,
@@ -117,9 +117,10 @@ def _filtered(
     notes: list[str] = []
     for one in profile.filters:
         mask = _mask(request, left, one, ballot)
-        if mask is not None and mask.all():
+        kept = 0 if mask is None else np.count_nonzero(mask)
+        if kept == len(left):
             continue
-        if mask is None or not mask.any():
+        if mask is None or not kept:
             if not must:
                 return left.take([], one.name), notes
             notes.append(f"{one.name} {'failed' if mask is None else 'left nobody'}")
@@ -178,8 +179,7 @@ def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballo
         picker.name, lambda: [index(row) for row in picker.plugin.pick(ratings, chance)]
     )
     if rows is not None:
-        known = all(0 <= row < len(ratings) for row in rows)
-        if rows and known and len(set(rows)) == len(rows):
+        if rows and min(rows) >= 0 and max(rows) < len(ratings) and len(set(rows)) == len(rows):
             return rows
         ballot.blame(picker.name, Why.WRONG_SHAPE)
     return sample(np.flatnonzero(totals >= totals.max() - TIE).tolist(), 1, chance)

@@ -12,6 +12,10 @@ MAX_ROWS = 16
 """Candidates in a decision's table, best first; the others are left out."""
 
 
+_MATCH = ("matched_tokens", "credited_tokens", "precise")
+_QUEUES = ("waiting", "reserved_pending")
+
+
 class ScoreTable(Sequence[ScoreRow]):
     """Rows of the chosen, then of the best others. It holds on to nothing but their numbers."""
 
@@ -34,14 +38,12 @@ class ScoreTable(Sequence[ScoreRow]):
         ids, addresses = candidates.ids, candidates.addresses
         self._ids = [ids[row] for row in listed]
         self._where = [addresses[row] for row in listed]
-        self._totals = totals[rows]
+        self._totals = totals.take(rows)
         self._names = tuple(names)
-        self._scores = scores[:, rows]
-        self._match = [
-            candidates.column(name)[rows]
-            for name in ("matched_tokens", "credited_tokens", "precise")
-        ]
-        self._queues = [candidates.column(name)[rows] for name in ("waiting", "reserved_pending")]
+        self._scores = scores.take(rows, axis=1)
+        read = candidates.column
+        self._match = [read(name).take(rows) for name in _MATCH]
+        self._queues = [read(name).take(rows) for name in _QUEUES]
         self._built: list[ScoreRow | None] = [None] * len(listed)
 
     def __len__(self) -> int:

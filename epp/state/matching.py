@@ -55,18 +55,19 @@ def matches(
     `fresh`: where a writer was heard lately; blocks of one that fell silent are predictions like
     ours. `trust`: what a predicted token is worth.
     """
-    told = np.minimum(precise * block_tokens, prompt_tokens).astype(np.float64)
-    guessed = np.minimum(predicted * block_tokens, prompt_tokens).astype(np.float64)
-    held = (told > 0.0) | (guessed > 0.0)
-    if not fresh.all():
-        guessed = np.where(fresh, guessed, np.maximum(told, guessed))
+    told = np.minimum(precise * float(block_tokens), prompt_tokens)
+    guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
+    most = np.maximum(told, guessed)
+    held = most > 0.0
+    if not np.logical_and.reduce(fresh):
+        guessed = np.where(fresh, guessed, most)
         told = np.where(fresh, told, 0.0)
     worth = guessed * trust
     better = told >= worth
     return Matches(
         np.where(better, told, guessed),
-        np.where(better, told, worth),
-        (better & held).astype(np.float64),
+        np.maximum(told, worth),
+        np.logical_and(better, held).astype(np.float64),
         held,
         trust,
     )

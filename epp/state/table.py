@@ -62,9 +62,8 @@ class _Seats:
     ids: tuple[EndpointId, ...] = ()
     addresses: tuple[str, ...] = ()
     labels: tuple[Mapping[str, str], ...] = ()
-    roles: Mapping[str, Column] = field(default_factory=dict[str, Column])
-    priors: Mapping[str, Column] = field(default_factory=dict[str, Column])
-    """Speeds that nobody has observed."""
+    fixed: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    """Columns that do not change: roles, and speeds that nobody has observed."""
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Member, Incarnation]]) -> "_Seats":
@@ -79,12 +78,12 @@ class _Seats:
             ids=tuple(member.id for member in members),
             addresses=tuple(member.address for member in members),
             labels=tuple(member.labels for member in members),
-            roles={
+            fixed={
                 "serves_decode": _shared(role.serves_decode for role in roles),
                 "serves_prefill": _shared(role.serves_prefill for role in roles),
                 "serves_encode": _shared(role.serves_encode for role in roles),
+                **{name: _shared([getattr(_PRIOR, name)] * len(roles)) for name in _PRIORS},
             },
-            priors={name: _shared([getattr(_PRIOR, name)] * len(roles)) for name in _PRIORS},
         )
 
 
@@ -239,18 +238,20 @@ class Table:
         """Make what decisions read: without what is stale, and with a speed for everybody."""
         numbers = self._numbers.copy()
         at, speeds = numbers[measures.REPORT_AT], numbers[measures.OWN_SPEED]
-        stale = now - at > self._load.rules.stale_s
         loras = tuple(self._loras)
-        if stale.any():
+        self._oldest = float(np.fmin.reduce(at, initial=np.inf))
+        if now - self._oldest > self._load.rules.stale_s:
+            stale = now - at > self._load.rules.stale_s
             numbers[:_REPORTED, stale] = np.nan
             loras = tuple(
                 None if old else lora for old, lora in zip(stale.tolist(), loras, strict=True)
             )
-        self._oldest = float(np.fmin.reduce(at[~stale], initial=np.inf))
-        speeds[np.isnan(speeds)] = self._speed
+            self._oldest = float(np.fmin.reduce(at[~stale], initial=np.inf))
+        np.copyto(speeds, self._speed, where=np.isnan(speeds))
         numbers.flags.writeable = False
-        columns = {name: numbers[place] for name, place in _LOADS.items()}
-        columns = {**columns, **self._seats.roles, **self._seats.priors}
+        rows = list(numbers)
+        columns = {name: rows[place] for name, place in _LOADS.items()}
+        columns.update(self._seats.fixed)
         self._shown = _Shown(self._seats, numbers, loras, columns)
 
 

@@ -39,8 +39,9 @@ class MaxScore:
         left = np.array(totals, dtype=np.float64)
         wanted = min(self.max_num_of_endpoints, len(left))
         chosen: list[int] = []
-        while len(chosen) < wanted:
-            equals = np.flatnonzero(left >= left.max() - TIE)
+        while True:
+            equals = np.flatnonzero(left >= np.maximum.reduce(left) - TIE)
             chosen += sample(equals.tolist(), wanted - len(chosen), chance)
+            if len(chosen) == wanted:
+                return chosen
             left[equals] = -np.inf
-        return chosen
