@@ -157,6 +157,15 @@ class SessionReader(Protocol):
 
 
 @runtime_checkable
+class MediaKeeper(Protocol):
+    """A producer of `encoder-cache`."""
+
+    def held(self, media: Sequence[tuple[int, int]], /) -> Mapping[EndpointId, int]:
+        """Bytes of these (`Request.media`) by the endpoints that hold some. Changes nothing: also
+        asked for a request that nobody sends."""
+
+
+@runtime_checkable
 class MetricsSource(Protocol):
     """A producer of `engine-metrics`."""
 
@@ -177,6 +186,15 @@ class MetricsReader(Protocol):
         """Names of an endpoint's engine, by its labels; equal names mean equal values."""
 
 
-PRODUCED = frozenset({"tokens", "prefix-match", "inflight-load", "engine-metrics", "session-id"})
+PRODUCED = frozenset(
+    {
+        "tokens",
+        "prefix-match",
+        "inflight-load",
+        "engine-metrics",
+        "session-id",
+        "encoder-cache",
+    }
+)
 """What data a plugin may declare to consume, in a class attribute `consumes`: a frozenset. A
 producer in the configuration feeds it, or the default one does, and `epp check` tells which."""

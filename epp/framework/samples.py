@@ -26,6 +26,9 @@ _HEADERS: tuple[dict[str, str], ...] = (
 _PLACES = ("kubernetes.io/hostname", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
 _RANGES = ("0-512", "512-8192", "0-1000000", "640-640", "odd", "9-1", "")
 
+_MEDIA = ((2**127, 2_000_000), (7, 2_000_000), (8, 1))
+_HELD = {EndpointId(POOL, f"pod-{number}", 8000 + number % 2): 2_000_000 for number in (0, 3)}
+
 
 def request(draws: Random, number: int = 0) -> Request:
     """A request; its id has the number."""
@@ -39,6 +42,8 @@ def request(draws: Random, number: int = 0) -> Request:
         target_model=draws.choice(("", "model")),
         priority=draws.choice((-1, 0, 5)),
         prompt_tokens=tokens,
+        media=_MEDIA[: number % 4],
+        media_held=_HELD if number % 4 == 2 else {},
         output_tokens=draws.choice((0, 1, 256, 10**6)),
         exact=draws.random() < 0.5,
         keys=tuple(draws.getrandbits(64) for _ in range(blocks)),
@@ -46,6 +51,8 @@ def request(draws: Random, number: int = 0) -> Request:
         whole=draws.choice(("", "", "api")),
         headers=draws.choice(_HEADERS),
         session=draws.choice(("", "one")),
+        slo_ttft_s=draws.choice((None, None, 0.5, 1e6)),
+        slo_tpot_s=draws.choice((None, None, 0.03, 1e6)),
         at=draws.choice((0.0, 12.5, 1e9)),
     )
 

@@ -224,6 +224,12 @@ class Request:
     """Exact when `exact`, else estimated from bytes."""
     media_tokens: int = 0
     """Those of the prompt that stand for images, audio and video: a guess."""
+    media: tuple[tuple[int, int], ...] = ()
+    """Different images, audio and video, a bounded number of them: a digest of each as the client
+    wrote it, and bytes of its embeddings, above 0 and a guess."""
+    media_held: Mapping[EndpointId, int] = field(default_factory=dict[EndpointId, int])
+    """Bytes of `media` that an endpoint probably holds, as `mm-embeddings-cache-producer` says;
+    endpoints that hold none are left out."""
     output_tokens: int = 0
     """Expected upper bound of the answer: the request's own limit or a default."""
     exact: bool = False

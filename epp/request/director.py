@@ -9,13 +9,21 @@ would have to be changed when there is no time for that.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from epp import protocol
 from epp.errors import NoEndpoint, Refusal
-from epp.framework import Chance, Decision, Endpoint, SessionReader
+from epp.framework import (
+    Chance,
+    Decision,
+    Endpoint,
+    EndpointId,
+    MediaKeeper,
+    Request,
+    SessionReader,
+)
 
 from . import admin_token, conformance, filters, hints, saturation, shadow
 from .admin_token import AdminToken
@@ -167,6 +175,10 @@ class PickDirector:
             started=started,
             parsers=built.plan.parsers,
         )
+        held = self._held(understood.request, built)
+        if held:
+            request = replace(understood.request, media_held=held)
+            understood = replace(understood, request=request)
         return _Wanted(
             arrival=arrival, understood=understood, built=built, mode=mode, shadow=unheard
         )
@@ -203,6 +215,13 @@ class PickDirector:
                 found = self._ballot.ask(one.name, partial(one.plugin.session, arrival.headers))
                 return found or ""
         return ""
+
+    def _held(self, request: Request, built: Built) -> Mapping[EndpointId, int]:
+        """Who holds media of the request, where a producer knows."""
+        for one in built.producers.get("encoder-cache", ()) if request.media else ():
+            if isinstance(one.plugin, MediaKeeper):
+                return self._ballot.ask(one.name, partial(one.plugin.held, request.media)) or {}
+        return {}
 
     def _within(self, arrival: Arrival) -> Arrival:
         """The request with those endpoints as its subset that count here."""

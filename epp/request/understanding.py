@@ -153,6 +153,7 @@ class Understanding:
     ) -> Understood:
         parsed = reading.parsed
         output = parsed.output_tokens or self._settings.default_output_tokens
+        text = parsed.prompt if isinstance(parsed.prompt, TextPrompt) else None
         request = Request(
             id=self._ids(),
             api=parsed.api,
@@ -164,7 +165,8 @@ class Understanding:
             objective=hints.objective,
             priority=self._objectives.priority(hints.objective),
             prompt_tokens=self._prompt_tokens(arrival, parsed, found),
-            media_tokens=parsed.prompt.media_tokens if isinstance(parsed.prompt, TextPrompt) else 0,
+            media_tokens=text.media_tokens if text is not None else 0,
+            media=text.media if text is not None else (),
             output_tokens=min(output, self._settings.max_output_tokens),
             exact=found is not None and found.exact,
             keys=found.keys if found is not None else (),

@@ -55,6 +55,8 @@ def main(wanted: list[str]) -> None:
         keys=tuple(range(128)),
         headers={"x-session-id": "one", "x-preferred-zone": "a"},
         peer=samples.endpoint(Random(2), 0),
+        media=((1, 1), (2, 1)),
+        media_held={samples.endpoint(Random(3), number).id: 1 for number in range(5)},
     )
     pools = [(size, warm, pool(size, warm=warm)) for size in POOLS for warm in (False, True)]
     heads = " ".join(f"{size:>6}{'w' if warm else 'c'}" for size, warm, _ in pools)

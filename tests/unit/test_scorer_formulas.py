@@ -331,6 +331,7 @@ def test_whoever_says_nothing_of_adapters_is_as_good_as_the_worst_who_does() -> 
         ("kv-cache-utilization-scorer", "engine-metrics", "stable"),
         ("load-aware-scorer", "engine-metrics inflight-load", "stable"),
         ("lora-affinity-scorer", "engine-metrics", "stable"),
+        ("mm-embeddings-cache-scorer", "encoder-cache", "stable"),
         ("no-hit-lru-scorer", "prefix-match", "stable"),
         ("precise-prefix-cache-scorer", "prefix-match", "stable"),
         ("prefix-cache-scorer", "prefix-match", "stable"),
@@ -387,6 +388,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         ("token-load-scorer", {"inFlightLoadProducerName"}),
         ("prefix-cache-scorer", {"prefixMatchInfoProducerName"}),
         ("endpoint-attribute-scorer", {"producer"}),
+        ("mm-embeddings-cache-scorer", {"producerName"}),
         (
             "no-hit-lru-scorer",
             {"prefixPluginType", "prefixPluginName", "prefixMatchInfoProducerName"},

@@ -12,6 +12,10 @@ from .reading import given
 
 MEDIA_TOKENS = 256
 """Guess for one image, audio or video."""
+MEDIA_BYTES = MEDIA_TOKENS * 4096 * 2
+"""Guess for the embeddings of one: 4,096 numbers of two bytes for each token."""
+MAX_MEDIA = 32
+"""Different media of one request that are known by name, the first ones."""
 MAX_OPAQUE_BYTES = 4096
 """An item that nobody knows counts as text up to this size, and as an image above it."""
 
@@ -29,10 +33,11 @@ _part = msgspec.json.Decoder(str | _Part)
 class Pieces:
     """The text of one conversation as it is being read."""
 
-    __slots__ = ("_pieces", "media")
+    __slots__ = ("_named", "_pieces", "media")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._named: dict[int, int] = {}
         self.media = 0
         """Pieces that are not text."""
 
@@ -46,7 +51,10 @@ class Pieces:
     def medium(self, raw: msgspec.Raw) -> None:
         """Something that is not text, by a digest of its JSON."""
         self.media += 1
-        self._pieces.append(xxhash.xxh3_128_digest(bytes(raw)))
+        digest = xxhash.xxh3_128_digest(bytes(raw))
+        self._pieces.append(digest)
+        if len(self._named) < MAX_MEDIA:
+            self._named[int.from_bytes(digest)] = MEDIA_BYTES
 
     def opaque(self, raw: msgspec.Raw) -> None:
         """An item of unknown kind, which may hold text or an image."""
@@ -69,4 +77,5 @@ class Pieces:
 
     def prompt(self, tokenize: tuple[tuple[str, bytes], ...] | None = None) -> TextPrompt:
         text = b"\0".join(self._pieces)
-        return TextPrompt(text, tokenize, media_tokens=self.media * MEDIA_TOKENS)
+        media = tuple(self._named.items())
+        return TextPrompt(text, tokenize, media_tokens=self.media * MEDIA_TOKENS, media=media)

@@ -39,6 +39,8 @@ class TextPrompt:
     """Text of the other prompts of the same request: load, but no keys."""
     media_tokens: int = 0
     """Guess for what is not text."""
+    media: tuple[tuple[int, int], ...] = ()
+    """See `Request.media`."""
 
     def bounded(self) -> "TextPrompt":
         """The same size and the same first keys in bounded memory, too long to be tokenized."""

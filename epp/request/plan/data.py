@@ -1,8 +1,9 @@
 """Who feeds which data to whom, checked before anything runs. Pure.
 
 Plugins say what they consume, producers what they produce (`epp.framework.PRODUCED`). What no
-producer of the configuration feeds comes from the picker's own state, whose defaults `DEFAULTS`
-describes; only `dataLayer.injectDefaults: false` forbids that for the engines' metrics.
+producer of the configuration feeds comes from a producer of `ADDED`, or else from the picker's own
+state, whose defaults `DEFAULTS` describes; only `dataLayer.injectDefaults: false` forbids that for
+the engines' metrics.
 """
 
 import re
@@ -15,7 +16,7 @@ from epp.framework import registry
 from epp.framework.registry import Kind
 
 from . import elsewhere
-from .entries import Entries
+from .entries import Entries, added
 from .plan import Use
 
 DEFAULTS = {
@@ -24,8 +25,12 @@ DEFAULTS = {
     "inflight-load": "charged when a request is routed, until it ends",
     "engine-metrics": "reports of sidecars, and the metrics pages of engines without one",
     "session-id": "the request's session header",
+    "encoder-cache": "what was sent where",
 }
 """Where each kind of data comes from when nobody is named."""
+
+ADDED = {"encoder-cache": "mm-embeddings-cache-producer"}
+"""Producers that are put in where somebody reads their data and no entry feeds it."""
 
 _NAMES_A_PRODUCER = re.compile(r"(^p|P|_p)roducer(Name|_name)?$")
 
@@ -52,6 +57,9 @@ def flow(config: PickerConfig, entries: Entries) -> tuple[Producers, Consumers]:
     for use in entries.uses.values():
         for data in sorted(use.type.consumes):
             consumers[data] = (*consumers.get(data, ()), use.reference)
+    for data, name in ADDED.items():
+        if data in consumers and data not in producers:
+            producers[data] = (added(name),)
     _check_circles(producers)
     _check_metrics(config, entries, producers, consumers)
     return producers, consumers

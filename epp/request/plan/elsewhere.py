@@ -72,8 +72,6 @@ REFUSED = {
     "disaggregatedset-rollout-pod-extractor": _PAIRS,
     "models-data-source": "--known-models says which models are served",
     "models-data-extractor": "--known-models says which models are served",
-    "mm-embeddings-cache-scorer": "encoder caches of engines are not followed yet",
-    "mm-embeddings-cache-producer": "encoder caches of engines are not followed yet",
     "utilization-detector": QUEUE,
     "concurrency-detector": QUEUE,
     "fcfs-ordering-policy": QUEUE,

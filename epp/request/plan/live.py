@@ -16,6 +16,9 @@ from .plan import Plan, ProfilePlan, Use
 
 P = TypeVar("P")
 
+_FOLLOWED = frozenset({"session-id", "encoder-cache"})
+"""Data whose producers are asked anew by each decision."""
+
 
 @dataclass(frozen=True, slots=True)
 class Named(Generic[P]):
@@ -143,12 +146,12 @@ class LivePlan:
 def unfollowed(before: Built, after: Built) -> tuple[str, ...]:
     """Producers whose settings differ and that the state path reads once, when the picker starts.
 
-    Sessions are read by each decision from the plan in force.
+    Sessions and media are read by each decision from the plan in force.
     """
 
     def settings(built: Built) -> set[tuple[str, str]]:
         fed = built.plan.producers.items()
-        names = {use.reference for data, uses in fed if data != "session-id" for use in uses}
+        names = {use.reference for data, uses in fed if data not in _FOLLOWED for use in uses}
         return {(name, built.plugins[name].made_from) for name in names}
 
     return tuple(sorted({name for name, _ in settings(before) ^ settings(after)}))
