@@ -186,6 +186,15 @@ class MetricsReader(Protocol):
         """Names of an endpoint's engine, by its labels; equal names mean equal values."""
 
 
+@runtime_checkable
+class LimitKeeper(Protocol):
+    """A producer of `predicted-latency`."""
+
+    @property
+    def slo_buffer_factor(self) -> float:
+        """What a request's limit between two tokens is multiplied with before it is compared."""
+
+
 PRODUCED = frozenset(
     {
         "tokens",
@@ -194,6 +203,7 @@ PRODUCED = frozenset(
         "engine-metrics",
         "session-id",
         "encoder-cache",
+        "predicted-latency",
     }
 )
 """What data a plugin may declare to consume, in a class attribute `consumes`: a frozenset. A

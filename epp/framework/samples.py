@@ -51,6 +51,8 @@ def request(draws: Random, number: int = 0) -> Request:
         whole=draws.choice(("", "", "api")),
         headers=draws.choice(_HEADERS),
         session=draws.choice(("", "one")),
+        slo_ttft_s=draws.choice((None, None, 0.5, 1e6)),
+        slo_tpot_s=draws.choice((None, None, 0.03, 1e6)),
         at=draws.choice((0.0, 12.5, 1e9)),
     )
 

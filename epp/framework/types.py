@@ -247,6 +247,10 @@ class Request:
     beyond what it exists for."""
     session: str = ""
     """Of the client, as `session-id-producer` reads it; empty: none, or nobody asked for it."""
+    slo_ttft_s: float | None = None
+    """Time within which the answer should begin, as the gateway said; None: no limit."""
+    slo_tpot_s: float | None = None
+    """Likewise the time from one token of the answer to the next."""
     at: float = 0.0
     """When it arrived, on the picker's monotonic clock, seconds."""
     peer: "Endpoint | None" = None

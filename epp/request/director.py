@@ -20,6 +20,7 @@ from epp.framework import (
     Decision,
     Endpoint,
     EndpointId,
+    LimitKeeper,
     MediaKeeper,
     Request,
     SessionReader,
@@ -170,7 +171,7 @@ class PickDirector:
         session = self._session(arrival, built)
         understood = await self._understanding.of(
             arrival,
-            replace(said, session=session) if session else said,
+            self._limited(replace(said, session=session) if session else said, built),
             score=mode is Mode.NORMAL,
             started=started,
             parsers=built.plan.parsers,
@@ -207,6 +208,14 @@ class PickDirector:
         for observer in self._observers:
             observer.refused(refusal)
         return refusal
+
+    def _limited(self, said: hints.Hints, built: Built) -> hints.Hints:
+        """With the limit between tokens as strict as a producer wants it."""
+        for one in built.producers.get("predicted-latency", ()):
+            if said.slo_tpot_s is not None and isinstance(one.plugin, LimitKeeper):
+                limit_s = said.slo_tpot_s * one.plugin.slo_buffer_factor
+                said = replace(said, slo_tpot_s=limit_s)
+        return said
 
     def _session(self, arrival: Arrival, built: Built) -> str:
         """The client's session, where a producer reads it."""

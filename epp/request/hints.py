@@ -29,6 +29,8 @@ class Hints:
     """Stable words of the headers whose values could not be used."""
     session: str = ""
     """The client's, where a producer reads it."""
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
 
 
 def read(headers: Mapping[str, str]) -> Hints:
@@ -45,12 +47,21 @@ def read(headers: Mapping[str, str]) -> Hints:
         texts.append(raw.strip() if usable else "")
         if not usable:
             ignored.append(word)
+    limits: list[float | None] = []
     for word, names in (("slo-ttft", protocol.SLO_TTFT_MS), ("slo-tpot", protocol.SLO_TPOT_MS)):
-        limit = _first(headers, names)
-        if limit is not None and not _is_limit(limit):
+        said = _first(headers, names)
+        limits.append(None if said is None else _limit_s(said))
+        if said is not None and limits[-1] is None:
             ignored.append(word)
     model, objective, fairness_id = texts
-    return Hints(model, objective, fairness_id or DEFAULT_FAIRNESS_ID, tuple(ignored))
+    return Hints(
+        model,
+        objective,
+        fairness_id or DEFAULT_FAIRNESS_ID,
+        tuple(ignored),
+        slo_ttft_s=limits[0],
+        slo_tpot_s=limits[1],
+    )
 
 
 def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -65,12 +76,13 @@ def _is_name(text: str) -> bool:
     return len(text) <= MAX_TEXT and text.isascii() and text.isprintable() and "," not in text
 
 
-def _is_limit(text: str) -> bool:
-    """A time in milliseconds: a finite number above 0, as programs other than Python write it."""
+def _limit_s(text: str) -> float | None:
+    """Seconds of a time in milliseconds: a finite number above 0, as programs other than Python
+    write it. None for anything else."""
     if not text.isascii() or "_" in text:
-        return False
+        return None
     try:
         number = float(text)
     except ValueError:
-        return False
-    return isfinite(number) and number > 0.0
+        return None
+    return number / 1000.0 if isfinite(number) and number > 0.0 else None

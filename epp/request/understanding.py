@@ -175,6 +175,8 @@ class Understanding:
             whole=parsed.whole,
             headers=arrival.headers,
             session=hints.session,
+            slo_ttft_s=hints.slo_ttft_s,
+            slo_tpot_s=hints.slo_tpot_s,
             at=at,
         )
         rewritten = reading.body is not None

@@ -85,7 +85,7 @@ async def test_A12_a_form_keeps_the_clients_name_and_says_so() -> None:
 async def test_B09_an_slo_header_that_is_no_time_is_ignored_and_counted(
     name: str, value: str
 ) -> None:
-    """Protected by `hints._is_limit`. Red when what `float` cannot read is let through."""
+    """Protected by `hints._limit_s`. Red when what `float` cannot read is let through."""
     async with watched() as (desk, metrics, _):
         route = await desk.route(ask(), headers={name: value})
         metrics.refresh(desk.now)

@@ -31,10 +31,13 @@ def test_the_longest_text_is_read() -> None:
 
 @pytest.mark.parametrize("value", ["1", "0.5", "1e3", " 20 ", "+7"])
 def test_a_time_is_any_finite_number_above_zero(value: str) -> None:
-    assert read({protocol.SLO_TTFT_MS[1]: value, protocol.SLO_TPOT_MS[0]: value}).ignored == ()
+    said = read({protocol.SLO_TTFT_MS[1]: value, protocol.SLO_TPOT_MS[0]: value})
+    assert said.ignored == ()
+    assert said.slo_ttft_s == said.slo_tpot_s == float(value) / 1000.0
 
 
 @pytest.mark.parametrize("value", ["", "1_000", "0x10", "inf", "-inf", "-0", "one"])
 def test_what_is_no_time_is_ignored(value: str) -> None:
     said = {protocol.SLO_TTFT_MS[0]: value, protocol.SLO_TPOT_MS[1]: value}
     assert read(said).ignored == ("slo-ttft", "slo-tpot")
+    assert read(said).slo_ttft_s is read(said).slo_tpot_s is None

@@ -26,6 +26,7 @@ DEFAULTS = {
     "engine-metrics": "reports of sidecars, and the metrics pages of engines without one",
     "session-id": "the request's session header",
     "encoder-cache": "what was sent where",
+    "predicted-latency": "expected from the observed speeds of engines and what they have to do",
 }
 """Where each kind of data comes from when nobody is named."""
 

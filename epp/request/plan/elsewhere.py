@@ -37,7 +37,9 @@ DEPRECATED = {
 """Older names that still work, and their successors."""
 
 QUEUE = "flow control comes with a later version; until then nothing is queued by the picker"
-_PREDICTOR = "latency is estimated from observed speeds by cost-scorer, without a trained model"
+_ADMITTER = (
+    "nobody is refused for times that are not met; slo-headroom-tier-filter prefers who meets them"
+)
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
 _FILE = "use --endpoints-file, which reads the same file and follows it"
 _GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
@@ -48,10 +50,7 @@ _REPORT = "the gateway's access log has the usage of answers; nothing is compute
 _PAIRS = "pair by a label with pair-label-filter"
 
 REFUSED = {
-    "latency-scorer": _PREDICTOR,
-    "predicted-latency-producer": _PREDICTOR,
-    "latency-slo-admitter": _PREDICTOR,
-    "slo-headroom-tier-filter": _PREDICTOR,
+    "latency-slo-admitter": _ADMITTER,
     "multicluster-queue-scorer": _MULTI,
     "multicluster-kv-cache-utilization-scorer": _MULTI,
     "multicluster-prefix-cache-scorer": _MULTI,

@@ -16,7 +16,7 @@ from .plan import Plan, ProfilePlan, Use
 
 P = TypeVar("P")
 
-_FOLLOWED = frozenset({"session-id", "encoder-cache"})
+_FOLLOWED = frozenset({"session-id", "predicted-latency", "encoder-cache"})
 """Data whose producers are asked anew by each decision."""
 
 
@@ -146,7 +146,7 @@ class LivePlan:
 def unfollowed(before: Built, after: Built) -> tuple[str, ...]:
     """Producers whose settings differ and that the state path reads once, when the picker starts.
 
-    Sessions and media are read by each decision from the plan in force.
+    Sessions, limits and media are read by each decision from the plan in force.
     """
 
     def settings(built: Built) -> set[tuple[str, str]]:
