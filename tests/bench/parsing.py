@@ -15,9 +15,13 @@ from typing import Any
 from epp.request.apis import catalog
 from epp.request.apis.rewrite import with_model
 from epp.request.exchange import Arrival
+from tests.fakes import calls
 from tests.fakes.desk import post
 
 SIZES = (200, 4_000, 36_000, 1_000_000)
+EVERY = catalog.Rules(parsers=frozenset((*catalog.FAMILIES.values(), catalog.PASSTHROUGH)))
+VLLM_CALL = "/vllm.grpc.engine.VllmEngine/Generate"
+VERTEX_CALL = "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions"
 MIN_S = 0.2
 """Each figure is the mean of as many calls as fit into this time."""
 
@@ -44,6 +48,7 @@ APIS: dict[str, Make] = {
     "/v1/embeddings": lambda text: {"input": [text]},
     "/rerank": lambda text: {"query": "q", "documents": [text]},
     "/tokenize": lambda text: {"prompt": text},
+    "/generate": lambda text: {"input_ids": _ids(text)},
     "/primary-gateway-test": lambda text: {"prompt": text},
 }
 
@@ -61,6 +66,10 @@ def _form(size: int) -> Arrival:
     return post(body, path="/v1/audio/transcriptions", headers=kind)
 
 
+def _call(message: bytes, path: str) -> Arrival:
+    return post(calls.framed(message), path=path, headers={"content-type": "application/grpc"})
+
+
 def micros(work: Callable[[], object]) -> float:
     """Microseconds of CPU of one call."""
     begin, calls = time.process_time(), 0
@@ -76,7 +85,7 @@ def _row(name: str, works: list[Callable[[], object]]) -> None:
 
 
 def _parse(arrival: Arrival) -> Callable[[], object]:
-    return lambda: catalog.parse(arrival)
+    return lambda: catalog.parse(arrival, EVERY)
 
 
 def main() -> None:
@@ -85,6 +94,10 @@ def main() -> None:
         _row(path, [_parse(post(_body(make, size), path=path)) for size in SIZES])
     _row("a form", [_parse(_form(size)) for size in SIZES])
     chats = [_body(_turns, size) for size in SIZES]
+    ids = [calls.generate(ids=_ids("x" * size)) for size in SIZES]
+    _row("vLLM's call (ids)", [_parse(_call(each, VLLM_CALL)) for each in ids])
+    wrapped = [calls.wrapped(chat) for chat in chats]
+    _row("Vertex AI's call (chat)", [_parse(_call(each, VERTEX_CALL)) for each in wrapped])
     packed = {"content-encoding": "gzip"}
     path = "/v1/chat/completions"
     _row(

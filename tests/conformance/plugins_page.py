@@ -130,7 +130,7 @@ def _row(plugin: PluginType, entry: Mapping[str, Any] | None) -> str:
 
 
 def _parser(name: str, entry: Mapping[str, Any]) -> str:
-    paths = [f"`{path}`" for path, family in catalog.FAMILIES.items() if family == name]
+    paths = [f"`{path}`" for path, family in sorted(catalog.FAMILIES.items()) if family == name]
     notes = "" if name in catalog.DEFAULT else "Only where it is chosen."
     more = entry.get("differs", {}).get("", "")
     return f"| `{name}` | {'<br>'.join(paths) or 'nothing'} | {notes}{' ' if more else ''}{more} |"

@@ -29,7 +29,8 @@ class _Sampling(msgspec.Struct):
 
 
 _generate = msgspec.json.Decoder(_Generate)
-_ids = msgspec.json.Decoder(list[int | list[int]])
+_ids = msgspec.json.Decoder(list[int])
+_lists = msgspec.json.Decoder(list[list[int]])
 _texts = msgspec.json.Decoder(str | list[str])
 _sampling = msgspec.json.Decoder(_Sampling | list[_Sampling])
 _name = msgspec.json.Decoder(str)
@@ -64,14 +65,14 @@ def _prompt(request: _Generate) -> Prompt:
     members = (request.image_data, request.audio_data, request.video_data)
     media = [bytes(raw) for raw in members if given(raw)]
     if given(request.input_ids):
-        return _of_ids(_ids.decode(request.input_ids), media)
+        flat = decoded_or_none(_ids, request.input_ids)
+        return _of_ids(_lists.decode(request.input_ids) if flat is None else [flat], media)
     return _of_texts(_texts.decode(request.text), media)
 
 
-def _of_ids(given_ids: list[int | list[int]], media: list[bytes]) -> Prompt:
-    lists = [each for each in given_ids if isinstance(each, list)]
-    packed = [packed_ids(ids) for ids in lists] if lists else [packed_ids(given_ids)]
-    longest = max(packed, key=len)
+def _of_ids(lists: list[list[int]], media: list[bytes]) -> Prompt:
+    packed = [packed_ids(ids) for ids in lists]
+    longest = max(packed, key=len, default=b"")
     if not longest:
         raise TypeError("no token ids")
     if media:

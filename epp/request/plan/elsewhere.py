@@ -18,7 +18,6 @@ PARSERS = frozenset(
 
 NOTHING_TO_DO = {
     "endpoint-notification-source": "every part follows the pool's members in any case",
-    "k8s-notification-source": "every part follows the pool's members in any case",
     "disagg-headers-handler": "its headers are written for every split request",
     "prefill-header-handler": "its headers are written for every split request",
     "topology-extractor": "labels of endpoints are read where they are needed",
@@ -41,6 +40,8 @@ _ADMITTER = (
     "nobody is refused for times that are not met; slo-headroom-tier-filter prefers who meets them"
 )
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
+_KUBERNETES = "Kubernetes is not asked for anything yet; --endpoints-file lists the endpoints"
+_MODELS = "what each endpoint serves is not asked; --known-models says what the pool serves"
 _FILE = "use --endpoints-file, which reads the same file and follows it"
 _GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
 _BURST = "predictions are made when a request is routed, so that bursts of equal prompts spread"
@@ -60,6 +61,7 @@ REFUSED = {
     "multicluster-metrics-extractor": _MULTI,
     "multicluster-file-discovery": _MULTI,
     "file-discovery": _FILE,
+    "k8s-notification-source": _KUBERNETES,
     "dcgm-data-source": _GPU,
     "dcgm-extractor": _GPU,
     "burst-prefix-cache-producer": _BURST,
@@ -69,8 +71,8 @@ REFUSED = {
     "agent-identity": "name the session's header in session-affinity-scorer",
     "disaggregatedset-rollout-screener": _PAIRS,
     "disaggregatedset-rollout-pod-extractor": _PAIRS,
-    "models-data-source": "--known-models says which models are served",
-    "models-data-extractor": "--known-models says which models are served",
+    "models-data-source": _MODELS,
+    "models-data-extractor": _MODELS,
     "utilization-detector": QUEUE,
     "concurrency-detector": QUEUE,
     "fcfs-ordering-policy": QUEUE,
