@@ -25,7 +25,7 @@ help:
 	@echo 'make test       the test suite'
 	@echo 'make test-long  what takes longer than everyday work allows: an hour or two'
 	@echo 'make test-guards    disable each protection in turn: the test of its fault must fail'
-	@echo 'make test-mutation  how many small changes of the stream core its tests notice'
+	@echo 'make test-mutation  how many small changes of the parts that matter most their tests notice'
 	@echo 'make fuzz       odd inputs for the stream and every parser, FUZZ_S=60 seconds of them'
 	@echo 'make demo-real  claims about real vLLM engines on CPUs that hand KV over by NIXL'
 	@echo 'make test-real  the tests that need them; both set up $(VLLM) (2 GB) the first time'

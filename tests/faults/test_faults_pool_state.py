@@ -3,7 +3,16 @@
 import pytest
 
 from epp.control.files import parse_endpoints
-from epp.framework import Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
+from epp.framework import (
+    Endpoint,
+    EndpointId,
+    Incarnation,
+    Match,
+    PoolId,
+    Request,
+    Rung,
+    Source,
+)
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook
 from epp.state.metrics_page import parse_page
@@ -129,7 +138,7 @@ def test_B13_a_flapping_endpoint_never_counts_below_zero() -> None:
 
 
 def test_B13_late_ends_of_an_earlier_life_leave_the_new_one_alone() -> None:
-    """Red without LoadBook.forget in PoolState._forget when an engine restarts."""
+    """Red when a restarted engine takes over what its earlier life held (PoolState._born)."""
     state = new_state(member("a"))
     say(state, "a", 1, 0.0, start=1, blocks=full())
     state.charge(see(state, "a", 0.0), request("old"), 0.0)
@@ -178,11 +187,12 @@ def test_B15_prefill_load_ends_with_the_first_byte_and_decode_load_with_the_answ
 
 
 def test_B20_nothing_of_a_removed_endpoint_stays() -> None:
-    """Red when PoolState.replace does not call `_forget` and drop the trust."""
+    """Red when PoolState.replace does not call `_forget`, or keeps the trust."""
     state = new_state(member("a"), member("b"))
     say(state, "a", 1, 0.0, blocks=full(*KEYS))
     for number in range(5):
         state.charge(see(state, "a", 0.0), request(f"r{number}"), 0.0)
+    state._trust.observe(EndpointId(POOL, "a", 8000), Match(512, Source.PREDICTED), 0)
     state.replace([member("b")], 1.0)
     assert [status.member.id.name for status in state.overview(1.0)] == ["b"]
     assert [e.id.name for e in state.ready(1.0)] == ["b"]

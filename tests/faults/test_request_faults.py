@@ -99,7 +99,7 @@ def _escaped(text: str) -> bytes:
 
 
 async def test_B01_nobody_ready_and_nobody_allowed_are_503_with_a_reason() -> None:
-    """Protected by `director._somebody`. Red when it returns what it got."""
+    """Protected by `filters.eligible`. Red when an empty subset counts as none at all."""
     async with open_desk() as desk:
         assert isinstance(await desk.decide(ask(), subset=()), NoEndpoint)
         for member in desk.members:
@@ -116,6 +116,7 @@ async def test_B02_a_pool_whose_metrics_are_all_stale_goes_on_evenly() -> None:
     async with open_desk() as desk:
         desk.now += 100.0
         shares = Counter([(await desk.route(ask())).destination for _ in range(200)])
+        assert desk.booth.failures == []
     assert len(shares) == 4
     assert max(shares.values()) <= 60
 
@@ -126,7 +127,7 @@ async def test_B08_one_endpoint_or_equal_ones_give_a_finite_choice() -> None:
     for count in (1, 3):
         async with open_desk(count) as desk:
             await desk.route(ask())
-            assert desk.witness.failures == []
+            assert desk.witness.failures == desk.booth.failures == []
             assert all(row.total == row.total for row in desk.witness.last.table)
 
 
@@ -138,7 +139,7 @@ async def test_B16_a_malformed_subset_never_means_the_whole_pool() -> None:
 
 
 async def test_B17_every_candidate_of_changing_subsets_is_reached_alike() -> None:
-    """Protected by `pickers.best`. Red when it takes the first of the tied ones."""
+    """Protected by the draw in `max_score`. Red when it takes the first of the tied ones."""
     left = tuple(f"10.0.0.{number}:8000" for number in (0, 1, 2))
     right = tuple(f"10.0.0.{number}:8000" for number in (3, 4))
     shares: Counter[str] = Counter()
@@ -196,7 +197,7 @@ async def _warm_routes(desk: Desk, number: int) -> list[Route]:
 
 
 async def test_B11_a_hot_prefix_leaves_the_endpoint_whose_queue_grows() -> None:
-    """Protected by `busy` in `epp.framework.cost`. Red where it is 0: all on one."""
+    """Protected by `Cost.total`. Red when only what is not cached counts: all on one."""
     async with open_desk() as desk:
         routes = await _warm_routes(desk, 40)
     shares = Counter(route.destination for route in routes)

@@ -91,7 +91,7 @@ async def test_B15_each_half_is_given_back_where_it_was_taken_whatever_the_order
 async def test_B24_only_what_the_decode_pod_lacks_is_worth_a_split(
     tokens: int, held: int, why: str
 ) -> None:
-    """Protected by `split._against`. Red when it compares the whole prompt with the threshold: the
+    """Protected by `PrefixBasedPd`. Red when it compares the whole prompt with the threshold: the
     cached one goes through prefill."""
     async with open_desk(roles=[D, P]) as desk:
         prompt = list(range(tokens))
@@ -104,7 +104,7 @@ async def test_B24_only_what_the_decode_pod_lacks_is_worth_a_split(
 
 
 async def test_B24_an_index_that_is_down_or_a_guess_of_the_tokens_splits_nothing() -> None:
-    """Protected by the checks of `scored` and `exact` in `split._against`. Red without them: text
+    """Protected by the checks of `scored` and `exact` in `PrefixBasedPd`. Red without them: text
     of 80,000 bytes counts as 20,000 tokens, and a failed look-up as nothing cached."""
     async with open_desk(roles=[D, P]) as desk:
         assert not candidates(await desk.route(ask("text " * 16_000)))

@@ -72,6 +72,35 @@ PARTS = {
             "tests/faults/test_session_faults.py",
         ),
     ),
+    "schedule": Part(
+        "epp.request",
+        (
+            "schedule",
+            "choice",
+            "ballot",
+            "scores",
+            "split",
+            "filters",
+            "saturation",
+            "objectives",
+        ),
+        (
+            "tests/unit/test_saturation.py",
+            "tests/unit/test_schedule*.py",
+            "tests/unit/test_ballot.py",
+            "tests/unit/test_split.py",
+            "tests/unit/test_objectives.py",
+            "tests/unit/test_choice_details.py",
+            "tests/unit/test_told_decisions.py",
+            "tests/unit/test_director_split.py",
+            "tests/unit/test_director.py",
+        ),
+    ),
+    "plan": Part(
+        "epp.request.plan",
+        ("resolve",),
+        ("tests/unit/test_plan_rules.py", "tests/unit/test_sample_configs.py"),
+    ),
 }
 ENOUGH = 0.85
 PARALLEL = 2
