@@ -130,9 +130,10 @@ class _Engines:
         self.block_tokens = read("block_tokens")
         self.blocks = _known(read("total_blocks"), _USUAL_BLOCKS)
         active = read("active_blocks")
-        if isnan(np.maximum.reduce(active, initial=0.0)):
+        unknown = np.isnan(active)
+        if np.count_nonzero(unknown):
             usage = _known(read("kv_usage"), 0.0) * self.blocks
-            active = np.where(np.isnan(active), usage, active)
+            active = np.where(unknown, usage, active)
         self.in_use = active + read("reserved_decode_blocks")
         self.prefill_speed = read("prefill_tokens_per_s")
         self.step_s = read("decode_s_per_token")
@@ -204,7 +205,7 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
 def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
     """Seconds until the blocks that this request lacks have been given back."""
     short = np.maximum(engines.in_use + wanted - engines.blocks, 0.0)
-    if not short.any():
+    if not np.count_nonzero(short):
         return short
     answer_s = rules.answer_tokens * engines.step_s
     return answer_s * short / np.maximum(engines.blocks, 1.0)
@@ -219,7 +220,7 @@ def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Colum
 
 def _known(column: Column, else_all: float) -> Column:
     """Unknown numbers as the largest known one, or as `else_all` where none is known."""
-    if not isnan(np.maximum.reduce(column, initial=0.0)):
+    if not np.count_nonzero(np.isnan(column)):
         return column
     largest = float(np.fmax.reduce(column))
     return np.where(np.isnan(column), else_all if isnan(largest) else largest, column)

@@ -15,6 +15,7 @@ size. They are no cryptography: a collision costs a cache miss, never a wrong an
 import sys
 from array import array
 from collections.abc import Sequence
+from struct import iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
@@ -91,12 +92,9 @@ def pack(tokens: Sequence[int]) -> bytes:
 
 
 def _chain(data: bytes, key: int, size: int) -> tuple[int, ...]:
-    keys: list[int] = []
-    add = keys.append
-    for end in range(size, len(data) + 1, size):
-        key = xxh3_64_intdigest(data[end - size : end], key)
-        add(key)
-    return tuple(keys)
+    whole = memoryview(data)[: len(data) // size * size]
+    digest = xxh3_64_intdigest
+    return tuple([key := digest(block, key) for (block,) in iter_unpack(f"{size}s", whole)])
 
 
 def _positive(block_tokens: int) -> int:

@@ -170,9 +170,10 @@ class Table:
         self._read_heard(self._mirror.heard())
         unready = self._endpoints.unready(now)
         if news or unready != self._unready:
-            self._unready = unready
-            every = np.arange(len(self._seats.members), dtype=np.intp)
-            self._ready = np.delete(every, unready) if unready else None
+            self._unready, self._ready = unready, None
+            if unready:
+                every = np.arange(len(self._seats.members), dtype=np.intp)
+                self._ready = np.delete(every, unready)
 
     def candidates(self, now: float, matches: Matches | None = None) -> Candidates:
         """The ready members; `matches` has a row for each member."""

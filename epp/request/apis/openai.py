@@ -135,7 +135,7 @@ def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
     """What is to be scored, and how many prompts the request has."""
     prompt = _prompt.decode(request.prompt)
     if isinstance(prompt, str):
-        return _text_prompt(request, [prompt]), 1
+        return _text_prompt(request, [prompt], request.prompt), 1
     if not prompt:
         raise TypeError("no prompt")
     if isinstance(prompt[0], int):
@@ -150,12 +150,16 @@ def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
     return _text_prompt(request, texts), len(texts)
 
 
-def _text_prompt(request: _Completion, texts: Sequence[str]) -> TextPrompt:
+def _text_prompt(
+    request: _Completion, texts: Sequence[str], written: msgspec.Raw = ABSENT
+) -> TextPrompt:
+    """`written`: the one text as it stands in the body."""
     encoded = [text.encode() for text in texts]
     longest = max(encoded, key=len)
     tokenize = None
     if not given(request.truncate_prompt_tokens):
-        raw = msgspec.json.encode(longest.decode())
+        asis = written is not ABSENT
+        raw = bytes(written) if asis else msgspec.json.encode(longest.decode())
         tokenize = (("prompt", raw), *present(request, ("add_special_tokens",)))
     return TextPrompt(longest, tokenize, other_bytes=sum(map(len, encoded)) - len(longest))
 
