@@ -6,6 +6,8 @@ for prompts, and nobody would see that the pods for decoding are gone.
 
 from collections.abc import Collection, Iterable
 
+import numpy as np
+
 from epp.errors import NoEndpoint
 from epp.framework import Candidates
 
@@ -22,7 +24,7 @@ def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
     found = ready if subset is None else ready.keep(allowed(ready.addresses, subset), "subset")
     if not found:
         raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
-    if not found.column("serves_decode").any():
+    if not np.count_nonzero(found.column("serves_decode")):
         raise NoEndpoint(f"{_NOBODY}: none that decodes is ready, only such as prefill or encode")
     return found
 

@@ -33,8 +33,20 @@ class Hints:
     slo_tpot_s: float | None = None
 
 
+_NAMES = frozenset().union(
+    protocol.MODEL_REWRITE,
+    protocol.OBJECTIVE,
+    protocol.FAIRNESS_ID,
+    protocol.SLO_TTFT_MS,
+    protocol.SLO_TPOT_MS,
+)
+_SILENCE = Hints()
+
+
 def read(headers: Mapping[str, str]) -> Hints:
     """Of two names of one header the first counts, also where its value cannot be used."""
+    if _NAMES.isdisjoint(headers):
+        return _SILENCE
     ignored: list[str] = []
     texts: list[str] = []
     for word, names in (

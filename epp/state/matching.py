@@ -59,7 +59,7 @@ def matches(
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
     most = np.maximum(told, guessed)
     held = most > 0.0
-    if not np.logical_and.reduce(fresh):
+    if np.count_nonzero(told) and not np.logical_and.reduce(fresh):
         guessed = np.where(fresh, guessed, most)
         told = np.where(fresh, told, 0.0)
     worth = guessed * trust
