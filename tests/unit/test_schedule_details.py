@@ -79,6 +79,13 @@ def test_a_filter_that_fails_is_told_from_one_that_leaves_nobody() -> None:
     assert run(_pool(2), rated).reasons[-2:] == ("odd left nobody", "broken failed")
 
 
+def test_a_filter_that_fails_on_a_single_candidate_has_not_kept_it() -> None:
+    rated = profile(filters={"broken": Broken()})
+    assert run(_pool(1), rated).reasons[-1] == "broken failed"
+    asked = Request(id="r", api="completions", path="/")
+    assert schedule(asked, _pool(1), rated, Random(1), Booth().ballot, must=False).chosen == ()
+
+
 def test_a_filter_that_keeps_one_of_two_leaves_that_one() -> None:
     made = run(_pool(2), profile(filters={"one": Only("pod-001")}))
     assert made.left.excluded(9) == [("one", 1, ("10.0.0.0:8000",))]
