@@ -7,6 +7,7 @@ is no time to write the other one the request is refused here, to be tried again
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import structlog
@@ -19,12 +20,17 @@ from .apis.prompt import Parsed, TextPrompt
 from .exchange import Arrival, ModelName
 from .hints import Hints
 from .objectives import LiveObjectives
-from .offload import BusyError, Offload
+from .offload import INLINE_BYTES, BusyError, Offload
 from .settings import PickSettings
 from .tokens import Tokenised, Tokens
 
 MAX_UNSCORED_TOKENS = 4096
 """Prompt tokens charged for a body that nobody understood: a guess from its size, bounded."""
+
+SMALL_BYTES = INLINE_BYTES // 2
+"""Of smaller bodies nothing is computed elsewhere, for token ids take at most twice their bytes:
+all that is waited for is an engine's answer, which has a limit of its own. They need no timer."""
+_NONE = nullcontext()
 
 log = structlog.get_logger(__name__)
 
@@ -100,8 +106,12 @@ class Understanding:
         found: Tokenised | None = None
         why = "ok"
         try:
-            async with asyncio.timeout(self._settings.deadline_s):
-                reading = await self._read(arrival, hints.model, rules)
+            size = catalog.work_bytes(arrival, rules)
+            small = size <= SMALL_BYTES
+            async with _NONE if small else asyncio.timeout(self._settings.deadline_s):
+                reading = await self._offload.run(
+                    size, lambda: _read(arrival, hints.model, rules, self._objectives)
+                )
                 parsed = reading.parsed
                 if parsed.prompt is None:
                     why = "unscored"
@@ -123,10 +133,6 @@ class Understanding:
     def left_s(self, started: float) -> float:
         """Seconds until the deadline of a request, 0 after it."""
         return max(0.0, self._settings.deadline_s - (self._clock() - started))
-
-    async def _read(self, arrival: Arrival, name: str, rules: catalog.Rules) -> _Reading:
-        size = catalog.work_bytes(arrival, rules)
-        return await self._offload.run(size, lambda: _read(arrival, name, rules, self._objectives))
 
     def _unread(
         self, arrival: Arrival, hints: Hints, rules: catalog.Rules, *, late: bool
