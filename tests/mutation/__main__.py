@@ -89,7 +89,11 @@ PARTS = {
     "split": Part(
         "epp.request",
         ("split", "filters"),
-        ("tests/unit/test_split.py", "tests/unit/test_told_decisions.py"),
+        (
+            "tests/unit/test_split.py",
+            "tests/unit/test_split_words.py",
+            "tests/unit/test_told_decisions.py",
+        ),
     ),
     "objectives": Part(
         "epp.request",

@@ -39,6 +39,13 @@ async def test_where_time_is_up_load_decides_and_the_decision_says_so() -> None:
     assert (in_time.rung, known) == (Rung.PREDICTED, "ok")
 
 
+async def test_what_nobody_can_score_says_why_and_no_less() -> None:
+    async with open_desk() as desk:
+        await desk.route(b"{}", path="/v9/unheard")
+        decision, _, why = desk.witness.decisions[-1]
+    assert (why, decision.reasons[0]) == ("unscored", "load only: unknown path")
+
+
 async def test_a_mode_is_the_reason_however_late_it_is() -> None:
     async with open_desk() as desk:
         decision, why = await chosen(desk, Mode.LOAD_ONLY, late=True)
