@@ -108,6 +108,42 @@ def test_open_predictions_of_one_shared_prompt_are_bounded() -> None:
     assert index.lookup(range(10), [A], now=100) == {}
 
 
+def test_a_prediction_finds_all_its_blocks_after_later_prompts_left_it_halfway() -> None:
+    index = PredictedIndex(100, ttl_s=100)
+    index.insert(A, [1, 2, 3, 4, 5, 6], "whole", now=0)
+    index.insert(A, [1, 2, 3, 4, 7], "late", now=1)
+    index.insert(A, [1, 2, 8], "early", now=2)
+    index.drop("late")
+    index.drop("early")
+    assert index.lookup([1, 2, 3, 4, 5, 6], [A], now=3) == {A: 6}
+    index.drop("whole")
+    assert index.lookup([1, 2, 3, 4, 5, 6], [A], now=3) == {}
+    assert (len(index), index.open_requests) == (0, 0)
+
+
+def test_what_a_later_prompt_shares_outlives_the_prediction_that_began_it() -> None:
+    index = PredictedIndex(100, ttl_s=100)
+    index.insert(A, [1, 2, 3], "first", now=0)
+    index.insert(A, [1, 2, 4], "second", now=1)
+    index.drop("first")
+    assert index.lookup([1, 2, 3], [A], now=2) == {A: 2}
+    assert index.lookup([1, 2, 4], [A], now=2) == {A: 3}
+    index.confirm("second", now=3, grace_s=5)
+    assert index.lookup([1, 2, 4], [A], now=7.9) == {A: 3}
+    assert index.lookup([1, 2, 4], [A], now=8) == {}
+
+
+def test_a_prompt_that_lost_its_tail_is_predicted_whole_again() -> None:
+    index = PredictedIndex(6, ttl_s=100)
+    index.insert(A, [1, 2, 3, 4], "r1", now=0)
+    index.insert(B, [5, 6, 7, 8], "r2", now=1)
+    assert index.lookup([1, 2, 3, 4], [A], now=1) == {A: 2}
+    index.insert(A, [1, 2, 3, 4], "r3", now=2)
+    assert index.lookup([1, 2, 3, 4], [A], now=2) == {A: 4}
+    index.drop("r3")
+    assert index.lookup([1, 2, 3, 4], [A], now=2) == {A: 2}
+
+
 def test_a_prompt_without_full_blocks_predicts_nothing() -> None:
     index = PredictedIndex(10, ttl_s=100)
     index.insert(A, [], "r", now=0)
