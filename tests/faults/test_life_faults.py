@@ -108,8 +108,8 @@ async def test_A21_a_rollout_under_load_loses_neither_a_request_nor_an_answer(
 
 
 async def test_A21_nothing_idle_holds_up_the_end(tmp_path: Path) -> None:
-    """Protected by `Health.leave`, which sends watchers away; red (the whole drain time) when they
-    stay. Idle connections to any other port do not count either."""
+    """Protected by `ExtProcServer.drain`, which counts its own streams; red (minutes) when it waits
+    for gRPC, which counts connections that never said a word."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(backend("b"))
         picker = await stack.enter_async_context(picker_process(tmp_path, [engine.address]))
