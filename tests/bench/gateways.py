@@ -28,8 +28,6 @@ PROMPTS = (4_000, 40_000)
 """Bytes."""
 TOKENS = 60
 """Of each streamed answer, at 50 a second."""
-AT_ONCE = 8
-"""Requests in flight while CPU is counted."""
 ENGINE_FLAGS = (
     *("--decode-step-s", "0.02", "--prefill-tokens-per-s", "10000000"),
     *("--max-num-seqs", "256", "--num-blocks", "65536", "--max-batched-tokens", "65536"),
@@ -67,17 +65,15 @@ class Run:
                     if number >= 5 and answer.done:
                         way.first_byte.setdefault(size, []).append(answer.arrivals[0] - began)
 
-    async def cpu(self, requests: int, streams: int, rounds: int) -> None:
-        """In several rounds, whose sums count: a clock tick is 10 ms."""
+    async def cpu(self, streams: int, rounds: int) -> None:
+        """Of `streams` answers at once, of one token and of many: a decision costs less in a crowd.
+        In several rounds, whose sums count: a clock tick is 10 ms."""
         short = {way.name: [0.0, 0.0] for way in self._ways}
         long = {way.name: [0.0, 0.0] for way in self._ways}
         for _ in range(rounds):
             for way in self._shuffled():
-                for sums, tokens, count, width in (
-                    (short[way.name], 1, requests, AT_ONCE),
-                    (long[way.name], TOKENS, streams, streams),
-                ):
-                    spent = await self._spent(way, count, width, tokens)
+                for sums, tokens in ((short[way.name], 1), (long[way.name], TOKENS)):
+                    spent = await self._spent(way, streams, tokens)
                     sums[0] += spent[0] / rounds
                     sums[1] += spent[1] / rounds
         for way in self._ways:
@@ -88,19 +84,13 @@ class Run:
                 (all_[1] - one[1]) / (TOKENS - 1),
             )
 
-    async def _spent(self, way: Way, count: int, width: int, tokens: int) -> tuple[float, float]:
-        """CPU microseconds of Envoy and of the picker for each of `count` requests."""
+    async def _spent(self, way: Way, count: int, tokens: int) -> tuple[float, float]:
+        """CPU microseconds of Envoy and of the picker for each of `count` requests at once."""
         pids = [self._fleet.supervisor.pid(name) for name in (f"envoy-{way.name}", "epp")]
         before = [cpu_s(pid) for pid in pids]
-        left = iter(range(count))
-
-        async def worker() -> None:
-            for _ in left:
-                await self._stream(way, PROMPTS[0], tokens=tokens)
-
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(width):
-                tasks.create_task(worker())
+            for _ in range(count):
+                tasks.create_task(self._stream(way, PROMPTS[0], tokens=tokens))
         envoy, picker = (
             1e6 * (cpu_s(pid) - was) / count for pid, was in zip(pids, before, strict=True)
         )
@@ -178,7 +168,7 @@ async def main(arguments: argparse.Namespace) -> None:
             narrator.doing("time to first byte …")
             await run.first_bytes(arguments.requests)
             narrator.doing("CPU …")
-            await run.cpu(arguments.requests, arguments.streams, arguments.rounds)
+            await run.cpu(arguments.streams, arguments.rounds)
     print(table(ways))
 
 
@@ -186,5 +176,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--streams", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
     asyncio.run(main(parser.parse_args()))
