@@ -16,7 +16,7 @@ EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tes
 # How long `make fuzz` looks, in seconds.
 FUZZ_S := 60
 
-.PHONY: help setup demo test test-long test-guards test-mutation fuzz conformance-page lint format \
+.PHONY: help setup demo test test-long test-guards test-mutation fuzz conformance-page plugins-page lint format \
 	bench clean setup-vllm demo-real test-real clean-vllm
 
 help:
@@ -63,6 +63,10 @@ fuzz: $(STAMP)
 # Write docs/conformance.md anew from the tests.
 conformance-page: $(STAMP)
 	$(BIN)/python -m tests.conformance.page
+
+# Write docs/plugins.md anew from the installed plugins.
+plugins-page: $(STAMP)
+	$(BIN)/python -m tests.conformance.plugins_page
 
 setup-vllm: $(VLLM_STAMP)
 

@@ -1,17 +1,18 @@
 """Composition root of `epp serve`: builds the parts, owns the TaskGroup and the order of shutdown.
 
-Start: membership first (a bad file stops us with its line and column), then the ports, then
-readiness. Stop: readiness goes first, what gateways still send is served until they have noticed,
-live streams finish up to the drain time, then the tasks end.
+Start: configuration and membership first (a bad file stops us with its line and column), then the
+ports, then readiness. Stop: readiness goes first, what gateways still send is served until they
+have noticed, live streams finish up to the drain time, then the tasks end.
 """
 
 import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 import aiohttp
@@ -19,20 +20,28 @@ import structlog
 import uvloop
 
 from epp import listening
-from epp.config.serve import ServeSettings
-from epp.control import files
+from epp.admin_port import admin_port
+from epp.config.serve import LEAST_REFRESH_S, ServeSettings
+from epp.control import files, objectives
+from epp.control.reload import Reload
 from epp.errors import ConfigError
-from epp.framework import PoolId, Role
+from epp.framework import EndpointId, PoolId, Role
 from epp.observe import admin, logs
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health, serve_health
 from epp.observe.metrics import Metrics
+from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
+from epp.request.ballot import Ballot
 from epp.request.director import PickDirector, PickSettings
+from epp.request.objectives import LiveObjectives, Objectives
 from epp.request.offload import Offload
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
-from epp.request.split import Decider, SplitRules
+from epp.request.plan import feeds
+from epp.request.plan.live import Built, LivePlan, unfollowed
+from epp.request.plan.source import PlanSource
+from epp.request.profiles import ModeSwitch
+from epp.request.replica import new_ids, short_name
 from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
 from epp.request.transport import grpc as transport
@@ -90,18 +99,41 @@ class Picker:
             LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
         )
         self.switch = ModeSwitch(settings.mode)
-        every_s = settings.refresh_metrics_interval_s
+        self.admin_token = settings.admin_token()
+        source = PlanSource.of(settings)
+        text = source.read()
+        self.live = LivePlan(source.built(text))
+        self.reload: Reload[Built] | None = None
+        if settings.config_file is not None:
+            self.reload = Reload(
+                settings.config_file,
+                text=text,
+                build=lambda changed: source.built(changed, self.live.built),
+                swap=self._swap,
+            )
+        every_s = feeds.page_interval_s(self.live.built) or settings.refresh_metrics_interval_s
+        every_s = max(LEAST_REFRESH_S, every_s)
         self.scraper = Scraper(
             self.pool,
             settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
+            engine_of=feeds.engine_of(self.live.built),
+            missed=_warn_page,
         )
         self.health = Health()
-        self.explain = Explain(wall=lambda: time.time_ns() / 1e9)
+        self.explain = Explain(
+            wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
+        )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
         self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
         self.pool.on_done.append(self.metrics.done)
+        self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
+        self.pool.on_removed.append(self._tell_removed)
         self.reader = self._reader()
         self._rng = random.Random()
+        self.objectives = LiveObjectives(self._rng)
+        self.objectives_reload = objectives.follow(
+            settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
+        )
 
     def load_members(self) -> None:
         """Read the endpoints file for the first time. Raises ConfigError."""
@@ -123,7 +155,7 @@ class Picker:
         if self.settings.conformance:
             log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
         deadline_s = self.settings.decision_deadline_s
-        exact = self.settings.tokenizer == "engine"
+        exact = self.settings.tokenizer == "engine" and feeds.exact_tokens(self.live.built)
         tokens = Tokens(
             tokenizer=EngineTokenizer(session, self._someone) if exact else None,
             spawn=spawn,
@@ -136,19 +168,23 @@ class Picker:
             tokens=tokens,
             offload=offload,
             switch=self.switch,
+            config=self.reload,
+            objectives=self.objectives_reload,
         )
         return PickDirector(
             pool=self.pool,
             tokens=tokens,
             offload=offload,
             switch=self.switch,
-            profile=default_profile(),
-            load_only=load_only_profile(),
-            prefill=prefill_profile(),
+            live=self.live,
+            ballot=self.ballot,
             chance=self._rng,
             clock=clock,
+            ids=new_ids(self.settings.pod_name),
+            admin=AdminToken(self.admin_token),
             observers=[self.metrics, self.explain, self.alarm],
             meters=self.metrics.meters,
+            objectives=self.objectives,
             settings=PickSettings(
                 deadline_s=deadline_s,
                 tokens_s=deadline_s / 2,
@@ -161,17 +197,22 @@ class Picker:
                 known_models=frozenset(self.settings.known_models),
                 max_body_bytes=self.settings.max_request_bytes,
             ),
-            split_rules=SplitRules(
-                decider=Decider(self.settings.split),
-                threshold_tokens=self.settings.split_threshold_tokens,
-                candidates=self.settings.prefill_candidates,
-            ),
         )
+
+    def _swap(self, built: Built) -> None:
+        for producer in unfollowed(self.live.built, built):
+            log.warning("its settings hold from the next start", producer=producer)
+        _tell_notes(built)
+        self.live.swap(built)
 
     def _someone(self) -> str | None:
         """A ready endpoint, another one each time."""
         ready = self.pool.ready(clock())
         return self._rng.choice(ready).address if ready else None
+
+    def _tell_removed(self, endpoints: Collection[EndpointId]) -> None:
+        for one in self.live.built.watchers:
+            self.ballot.tell(one.name, partial(one.plugin.removed, endpoints))
 
     def _has_roles(self) -> bool:
         return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
@@ -234,6 +275,7 @@ async def serve(
     """Serve until SIGTERM, SIGINT or `stop`. Raises EppError when it cannot start."""
     stop = stop or asyncio.Event()
     picker = Picker(settings)
+    _tell_notes(picker.live.built)
     picker.load_members()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -273,21 +315,19 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         health = await stack.enter_async_context(
             serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
         )
+        numbers = admin.metrics_app(picker.metrics, clock=clock)
         metrics = await stack.enter_async_context(
-            listening.pages(
-                admin.metrics_app(picker.metrics, clock=clock),
-                settings.host,
-                settings.metrics_port,
-            )
+            listening.pages(numbers, settings.host, settings.metrics_port)
         )
-        debug = admin.admin_app(
-            explain=picker.explain, pool=picker.pool, switch=picker.switch, clock=clock
-        )
+        debug = admin_port(picker, director, clock=clock)
         debug_port = await stack.enter_async_context(
             listening.pages(debug, settings.admin_host, settings.admin_port)
         )
         for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
             tasks.create_task(work())
+        for reload in (picker.reload, picker.objectives_reload):
+            if reload is not None:
+                tasks.create_task(reload.run())
         state = picker.reader.port if isinstance(picker.reader, StateServer) else None
         yield (
             shell,
@@ -332,6 +372,21 @@ def _certificate_changed(error: ConfigError | None) -> None:
         log.info("certificate renewed")
     else:
         log.error("new certificate refused, the old one stays", error=str(error))
+
+
+def _tell_notes(built: Built) -> None:
+    for note in built.plan.notes:
+        log.warning("configuration", note=note)
+
+
+def _warn_page(endpoint: EndpointId, engine: str, page: str, numbers: tuple[str, ...]) -> None:
+    log.warning(
+        "numbers that the engine should tell are not on its metrics page",
+        endpoint=str(endpoint),
+        engine=engine,
+        page=page,
+        numbers=numbers,
+    )
 
 
 def _warn_file(sentence: str) -> None:

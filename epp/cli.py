@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from epp.commands.check import check
+from epp.commands.explain import explain
 from epp.commands.flags import AsJson, Format, Level, OnFailure, checked
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
@@ -33,6 +35,8 @@ app = typer.Typer(
 )
 app.add_typer(local, name="local")
 app.add_typer(bench, name="bench")
+app.command()(check)
+app.command()(explain)
 
 
 @app.command()
@@ -54,6 +58,13 @@ def sidecar(
     engine_url: Annotated[
         str, typer.Option(help="Base URL of the local engine.")
     ] = "http://127.0.0.1:8200",
+    engine_type: Annotated[
+        str, typer.Option(help="By whose names the engine's metrics are read: sglang, …")
+    ] = "vllm",
+    engine_metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name, such as queuedRequestsSpec=my_queue; as often as needed."),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on (default: every interface).")
     ] = None,
@@ -129,6 +140,8 @@ def sidecar(
         "pool": pool_name,
         "name": name,
         "engine_url": engine_url,
+        "engine_type": engine_type,
+        "engine_metrics": tuple(engine_metrics or ()),
         "host": host,
         "port": port,
         "metrics_port": metrics_port,
@@ -177,7 +190,7 @@ def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
     arguments = sys.argv[1:]
-    known = {"sidecar", "local", "bench", "version"}
+    known = {"check", "explain", "sidecar", "local", "bench", "version"}
     try:
         if not known.intersection(arguments[:1]):
             arguments = _add_serve(arguments)

@@ -30,6 +30,11 @@ class PluginError(ConfigError):
 
     reason = "plugin"
 
+    def __init__(self, where: str, what: str, path: tuple[int | str, ...] = ()) -> None:
+        """`path` leads to the parameter at fault, within the plugin's parameters."""
+        super().__init__(where, what)
+        self.path = path
+
 
 class StoreError(EppError):
     """The shared log cannot be reached or refused a write."""

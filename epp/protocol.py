@@ -34,8 +34,18 @@ MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
-GATEWAY_HEADERS = (*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE, *SLO_TTFT_MS, *SLO_TPOT_MS)
-"""What a gateway may tell the picker about a request: read, and removed before the engine."""
+ADMIN_TOKEN = "x-epp-admin-token"  # noqa: S105 - a header's name
+"""Request header of an operator who wants to be told the decision; see `DECISION`."""
+
+GATEWAY_HEADERS = (
+    *OBJECTIVE,
+    *FAIRNESS_ID,
+    *MODEL_REWRITE,
+    *SLO_TTFT_MS,
+    *SLO_TPOT_MS,
+    ADMIN_TOKEN,
+)
+"""What a gateway lets pass to the picker: read there, and removed before the engine."""
 
 CONFORMANCE_SELECTION = "test-epp-endpoint-selection"
 """Request header, `ip` or `ip:port`, comma separated: who may serve; only with `--conformance`."""
@@ -51,6 +61,14 @@ PREFILLER = "x-prefiller-host-port"
 """Request header, picker to sidecar: who may compute the prompt, `ip:port`, best first, comma
 separated. Set where the request is split, and only there."""
 
+DATA_PARALLEL = "x-data-parallel-host-port"
+"""Request header, picker to sidecar: which engine of a pod was chosen, `ip:port`. Set where the
+request goes to the pod's primary port."""
+
+DECISION = "x-epp-decision"
+"""Response header, only for a request with the admin token: the decision's id, a blank, and the
+chosen `ip:port`."""
+
 PICKER_HEADERS = (DECISION_ID, PREDICTED_CACHED_TOKENS)
 """Set by the picker for the sidecar, which removes them before the engine sees the request."""
 
@@ -60,12 +78,13 @@ ROUTING_HEADERS = (
     SUBSET_HINT,
     PREFILLER,
     "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
+    DATA_PARALLEL,
     "x-data-parallel-rank",
     "x-kv-cache-source-host-port",
     "x-epp-handoff",
     "x-epp-leg",
     *PICKER_HEADERS,
+    DECISION,
     DROP_REASON,
     CONFORMANCE_SELECTION,
     CONFORMANCE_SERVED,

@@ -1,9 +1,11 @@
 """Prefer endpoints whose KV cache is less used by running requests.
 
-Type: `kv-cache-utilization-scorer`. No parameters.
+Type: `kv-cache-utilization-scorer`.
 
 Cached blocks that nobody uses do not count as used: a warm, idle engine scores 1. An engine whose
 use is not known scores 0.
+
+Parameters: none.
 
 Formula: `1 - usage` (rule of the Gateway API Inference Extension).
 
@@ -12,19 +14,18 @@ Formula: `1 - usage` (rule of the Gateway API Inference Extension).
 ```
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from epp.framework import Endpoint, Request
+import numpy as np
+
+from epp.framework import Candidates, Column, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheUtilization:
-    def score(self, _: Request, endpoints: Sequence[Endpoint], /) -> list[float]:
-        return [_free(endpoint.load.kv_usage) for endpoint in endpoints]
+    consumes: ClassVar = frozenset({"engine-metrics"})
 
-
-def _free(usage: float | None) -> float:
-    if usage is None or not 0.0 <= usage <= 1.0:
-        return 0.0
-    return 1.0 - usage
+    def score(self, _: Request, candidates: Candidates, /) -> Column:
+        usage = candidates.column("kv_usage")
+        return np.where((usage >= 0.0) & (usage <= 1.0), 1.0 - usage, 0.0)

@@ -20,19 +20,24 @@ neither base models nor silent endpoints: it scores both by the table).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from epp.framework import Endpoint, Lora, Request
+import numpy as np
+
+from epp.framework import Candidates, Column, Lora, Request
 
 RUNS, HAS_ROOM, WAITS, ELSE = 1.0, 0.8, 0.6, 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraAffinity:
-    def score(self, request: Request, endpoints: Sequence[Endpoint], /) -> list[float]:
+    consumes: ClassVar = frozenset({"engine-metrics"})
+
+    def score(self, request: Request, candidates: Candidates, /) -> Sequence[float] | Column:
         model = request.target_model or request.model
-        adapters = [endpoint.load.lora for endpoint in endpoints]
-        if all(lora is None or lora.base == model for lora in adapters):
-            return [RUNS] * len(adapters)
+        adapters = candidates.loras
+        if not any(adapters) or all(lora is None or lora.base == model for lora in adapters):
+            return np.full(len(adapters), RUNS)
         known = [None if lora is None else _one(model, lora) for lora in adapters]
         silent = min(WAITS, *(score for score in known if score is not None))
         return [silent if score is None else score for score in known]

@@ -1,7 +1,7 @@
 """Watches the local engine: is it ready, which life is it, what is its load, what does it serve.
 
-Three eyes: `/health` each second, `/metrics` four times a second, and an idle TCP connection whose
-end shows a killed engine within milliseconds. What they see goes to a `Watcher`; nothing here
+Three eyes: `/health` each second, its metrics page four times a second, and an idle TCP connection
+whose end shows a killed engine within milliseconds. What they see goes to a `Watcher`; nothing here
 decides what to do about it.
 """
 
@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 import structlog
 
+from epp.framework import EngineNames
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
@@ -67,6 +68,7 @@ class EngineWatch:
         wall_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
+        self._names = settings.engine_names
         self._watcher = watcher
         self._clock = clock
         self._wall_ms = wall_ms
@@ -193,8 +195,8 @@ class EngineWatch:
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
         try:
-            async with session.get("/metrics") as response:
-                page = await _page(response)
+            async with session.get(self._names.page) as response:
+                page = await _page(response, self._names)
         except (aiohttp.ClientError, PageError, TimeoutError):
             if self.life.start_ms:
                 self._watcher.probe_failed("metrics")
@@ -227,7 +229,7 @@ class EngineWatch:
             await asyncio.sleep(pause)
 
 
-async def _page(response: aiohttp.ClientResponse) -> EngineMetrics:
+async def _page(response: aiohttp.ClientResponse, names: EngineNames) -> EngineMetrics:
     """Read a page. An engine without one (404 and the like) has said nothing, but it is there."""
     if response.status != 200:
         if response.status < 500:
@@ -238,7 +240,7 @@ async def _page(response: aiohttp.ClientResponse) -> EngineMetrics:
         text += piece
         if len(text) > MAX_PAGE:
             raise PageError(f"metrics page beyond {MAX_PAGE} bytes")
-    return parse_page(bytes(text))
+    return parse_page(bytes(text), MAX_PAGE, names)
 
 
 def _models(body: bytes) -> "list[_Model]":

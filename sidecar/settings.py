@@ -6,7 +6,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from epp.framework import PoolId
+from epp.framework import EngineNames, PoolId
+from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
+from epp.framework.plugins import yaml_name
 
 from .transfer.steps import Fallback, HandoffPolicy
 
@@ -35,6 +37,12 @@ class SidecarSettings(BaseModel):
     """Port of the proxy, which is also the port in the endpoint's identity."""
     metrics_port: Port = 9092
     """Port of `/metrics` and `/healthz`, on the same address."""
+
+    engine_type: str = DEFAULT
+    """Which metrics of the engine's page say what, and where it is: one of the built-in engines."""
+    engine_metrics: tuple[str, ...] = ()
+    """Other names of metrics, each `name=value` with a name of `core-metrics-extractor`, such as
+    `queuedRequestsSpec=my_queue{state=waiting}`; an empty value takes a metric away."""
 
     model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Served model name that block keys are seeded with; None asks the engine's `/v1/models`."""
@@ -118,6 +126,22 @@ class SidecarSettings(BaseModel):
         return PoolId(self.pool)
 
     @property
+    def engine_names(self) -> EngineNames:
+        """Raises ValueError for names that cannot be read."""
+        if self.engine_type not in BUILT_IN:
+            raise ValueError(f"engine_type must be one of {', '.join(sorted(BUILT_IN))}")
+        known = {yaml_name(key): key for key in SETTINGS}
+        settings: dict[str, str] = {}
+        for text in self.engine_metrics:
+            name, equals, value = text.partition("=")
+            if not equals or name not in known:
+                raise ValueError(
+                    f"engine_metrics are name=value, got {text!r}; names: {', '.join(known)}"
+                )
+            settings[known[name]] = value
+        return described(BUILT_IN[self.engine_type], settings)
+
+    @property
     def log_outlives_readers(self) -> bool:
         """Whether a picker may begin to read in the middle of our sequence."""
         return not self.state_url.startswith("tcp://")
@@ -144,6 +168,11 @@ class SidecarSettings(BaseModel):
         if self.leg_port is not None and self.endpoints_file is None:
             raise ValueError("leg_port needs endpoints_file: it serves members of the pool only")
         _ = self.handoff_policy
+        return self
+
+    @model_validator(mode="after")
+    def _engine_can_be_read(self) -> Self:
+        _ = self.engine_names
         return self
 
     @field_validator("engine_url")

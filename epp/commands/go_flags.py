@@ -64,9 +64,8 @@ def _duration(value: str) -> str:
 
 
 _NO_CLUSTER = "endpoints are not found through Kubernetes yet: list them in --endpoints-file"
-_NO_CONFIG = "configuration files are not read yet: the built-in scorers and weights stand"
 _NO_TLS = "the metrics page has no TLS yet: keep its port inside, or put a proxy before it"
-_NO_NAMES = "the names of vLLM's metrics are built in; other engines cannot be described yet"
+_NO_NAMES = "describe engines with core-metrics-extractor's engineConfigs, in --config-file"
 
 ELSEWHERE: dict[str, Foreign] = {
     row.name: row
@@ -74,9 +73,6 @@ ELSEWHERE: dict[str, Foreign] = {
         Foreign(name="endpoint-selector", says=_NO_CLUSTER),
         Foreign(name="endpoint-target-ports", says=_NO_CLUSTER),
         Foreign(name="kubeconfig", says=_NO_CLUSTER),
-        Foreign(name="config-file", says=_NO_CONFIG),
-        Foreign(name="config-text", says=_NO_CONFIG),
-        Foreign(name="allow-experimental-plugins", switch=True, says=_NO_CONFIG, refused=_on),
         Foreign(
             name="ha-enable-leader-election",
             switch=True,

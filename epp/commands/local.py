@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415 - imports wait for their command
 
 import random
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -230,6 +231,42 @@ def bench_request(
 
     settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)
     raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))
+
+
+@bench.command("decide")
+def bench_decide(
+    *,
+    endpoints: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, max=10_000, help="Endpoints of the pool; once for each size (default: five)."
+        ),
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=64, max=100_000, help="Tokens of each prompt.")
+    ] = 8000,
+    decisions: Annotated[
+        int, typer.Option(min=20, max=100_000, help="Decisions of each size.")
+    ] = 500,
+    config_file: Annotated[
+        Path | None, typer.Option(help="EndpointPickerConfig to decide by (default: our own).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What one decision costs the picker in CPU, by the number of endpoints."""
+    from epp.commands.decide import SIZES, bench
+    from epp.observe import logs
+
+    logs.configure("error", "text")
+    typer.echo(
+        bench(
+            endpoints or list(SIZES),
+            prompt_tokens=prompt_tokens,
+            decisions=decisions,
+            config={} if config_file is None else {"config_file": config_file},
+            as_json=as_json,
+        )
+    )
 
 
 @bench.command("fixed-picker", hidden=True)

@@ -8,11 +8,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from epp.errors import ConfigError
 
-from .token import read_token
+from .token import read_header_token, read_token
 from .values import Env, Names, OptionalSize, Seconds, Size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Mode = Literal["normal", "load-only", "random"]
+Mode = Literal["normal", "load-only", "random", "shadow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEAST_REFRESH_S = 0.05
 
@@ -43,15 +43,22 @@ class ServeSettings(BaseModel):
         description="API group of the pool, for logs.",
     )
     pod_name: Annotated[str | None, Env("POD_NAME")] = Field(
-        None, description="Name of this replica, for logs."
+        None, description="Name of this replica, for logs; its end begins the ids of decisions."
     )
     endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
     grpc_port: Port = Field(9002, description="ext_proc.")
     grpc_health_port: Port = Field(9003, description="grpc.health.v1, plaintext.")
     metrics_port: Port = Field(9090, description="Prometheus metrics.")
-    admin_port: Port = Field(9091, description="Debug pages and the mode switch.")
+    admin_port: Port = Field(
+        9091, description="Debug pages, the mode switch, and what would become of a request."
+    )
     admin_host: str = Field("127.0.0.1", description="Address of the admin port; keep it loopback.")
+    admin_token_file: Path | None = Field(
+        None,
+        description="File with the operator's token: a request with it in x-epp-admin-token is told"
+        " its decision, and off loopback the admin port asks for it.",
+    )
     secure_serving: bool = Field(True, description="TLS on the ext_proc port.")
     cert_path: Path | None = Field(
         None, description="Directory with tls.crt and tls.key; default: a self-signed certificate."
@@ -123,14 +130,33 @@ class ServeSettings(BaseModel):
     conformance: bool = Field(
         False, description="Let test headers choose endpoints; for conformance tests only."
     )
-    mode: Mode = Field("normal", description="Break-glass: load-only, random. Also a live switch.")
+    config_file: Path | None = Field(
+        None, description="EndpointPickerConfig in YAML or JSON, followed; see docs/scheduling.md."
+    )
+    config_text: str | None = Field(
+        None, description="The same as text; not with --config-file. Default: our own profiles."
+    )
+    allow_experimental_plugins: bool = Field(
+        False, description="Plugins of stability alpha may be configured."
+    )
+    objectives_file: Path | None = Field(
+        None,
+        description="InferenceObjectives and InferenceModelRewrites in YAML or JSON, followed; see "
+        "docs/scheduling.md.",
+    )
+    mode: Mode = Field(
+        "normal",
+        description="Break-glass: load-only, random. shadow: decide and count, but let the gateway "
+        "balance by itself. Also a live switch.",
+    )
     tokenizer: Literal["engine", "estimate"] = Field(
         "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
     )
-    split: Literal["prefix", "always", "never"] = Field(
+    split: Literal["prefix", "cost", "always", "never"] = Field(
         "prefix",
         description="Which prompts endpoints with a prefill role compute for others. prefix: those "
-        "of which the chosen endpoint lacks --split-threshold-tokens.",
+        "of which the chosen endpoint lacks --split-threshold-tokens. cost: those that cost fewer "
+        "seconds there, by both endpoints' load.",
     )
     split_threshold_tokens: int = Field(
         512,
@@ -154,8 +180,16 @@ class ServeSettings(BaseModel):
         exposed = self.store == "memory" and not is_loopback(self.state_host)
         if exposed and not self.state_token_file:
             raise ValueError("a state port off loopback needs --state-token-file")
-        if not is_loopback(self.admin_host):
-            raise ValueError("the admin port asks for no password: --admin-host must be loopback")
+        if not is_loopback(self.admin_host) and not self.admin_token_file:
+            raise ValueError("an admin port off loopback needs --admin-token-file")
+        if self.config_file is not None and self.config_text is not None:
+            raise ValueError("--config-file and --config-text exclude each other")
+        configured = self.config_file is not None or self.config_text is not None
+        if configured and (self.split, self.split_threshold_tokens) != ("prefix", 512):
+            raise ValueError(
+                "--split and --split-threshold-tokens shape the default profiles: a configuration "
+                "says the same by its profile handler and decider"
+            )
         if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
             raise ValueError(
                 "--metrics-staleness-threshold must be longer than --refresh-metrics-interval, "
@@ -168,6 +202,10 @@ class ServeSettings(BaseModel):
         if self.state_token_file is None:
             return None
         return read_token(self.state_token_file)
+
+    def admin_token(self) -> str | None:
+        """The token in `admin_token_file`, None without one. Raises ConfigError."""
+        return None if self.admin_token_file is None else read_header_token(self.admin_token_file)
 
 
 def is_loopback(host: str) -> bool:

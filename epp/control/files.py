@@ -1,19 +1,19 @@
 """Endpoints from a watched YAML or JSON file, for pools without Kubernetes.
 
-`epp.config.endpoints_file` says what the file holds. A bad file never replaces a good list. The
-watch looks at the path again and again, so it follows edits, renames and the symlink swaps of a
-mounted ConfigMap alike.
+`epp.config.endpoints_file` says what the file holds. A bad file never replaces a good list.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from epp.config.endpoints_file import MAX_BYTES, Entries, parse_entries
+from epp.config.endpoints_file import Entries, parse_entries
+from epp.config.text_file import read_file
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member
+
+from .watched import changes
 
 ROLE_LABEL = "llm-d.ai/role"
 
@@ -22,12 +22,7 @@ Warn = Callable[[str], None]
 
 def load_endpoints(path: Path | str, pool: PoolId, *, warn: Warn = lambda _: None) -> list[Member]:
     """Read the file once. Raises ConfigError; `warn` gets sentences about what was let pass."""
-    try:
-        with Path(path).open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
-    return parse_endpoints(text, str(path), pool, warn=warn)
+    return parse_endpoints(read_file(path), str(path), pool, warn=warn)
 
 
 def parse_endpoints(
@@ -50,35 +45,17 @@ async def watch(
     """The file's list, and each later one that differs. Looks at it every `interval_s`, for ever.
 
     A file that is missing or bad keeps the last good list: `on_error` is told once per fault.
-    A change is read once it has stood still for `settle_s`, so that half a file is not read.
     """
-    seen: object = None
     given: list[Member] | None = None
-    while True:
-        mark = await asyncio.to_thread(_signature, path)
-        if mark != seen:
-            await asyncio.sleep(settle_s)
-            if mark != await asyncio.to_thread(_signature, path):
-                continue
-            seen = mark
-            try:
-                members = await asyncio.to_thread(load_endpoints, path, pool, warn=warn)
-            except ConfigError as error:
-                on_error(error)
-            else:
-                if members != given:
-                    given = members
-                    yield members
-        await asyncio.sleep(interval_s)
-
-
-def _signature(path: Path | str) -> tuple[int, ...]:
-    """Changes whenever the file behind the path does; empty when there is none."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return ()
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    async for _ in changes(path, interval_s=interval_s, settle_s=settle_s):
+        try:
+            members = await asyncio.to_thread(load_endpoints, path, pool, warn=warn)
+        except ConfigError as error:
+            on_error(error)
+        else:
+            if members != given:
+                given = members
+                yield members
 
 
 def _member(found: Entries, number: int, pool: PoolId, warn: Warn) -> Member:

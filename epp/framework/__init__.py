@@ -1,6 +1,28 @@
 """The contract between the picker and its plugins. Plugins import only this."""
 
-from .plugins import Scorer
+from epp.config.values import Seconds
+
+from .candidates import COLUMNS, Candidates, Column, Mask, attribute
+from .draws import Chance, sample
+from .engines import EngineNames, Engines
+from .plugins import (
+    PRODUCED,
+    Comparer,
+    Course,
+    Decider,
+    Filter,
+    Handler,
+    Marker,
+    MetricsReader,
+    MetricsSource,
+    NoCourse,
+    Picker,
+    Scorer,
+    SessionReader,
+    TokenSource,
+    Watcher,
+    parameters,
+)
 from .types import (
     NO_MATCH,
     Decision,
@@ -16,22 +38,49 @@ from .types import (
     Rung,
     ScoreRow,
     Source,
+    Speeds,
 )
 
 __all__ = [
+    "COLUMNS",
     "NO_MATCH",
+    "PRODUCED",
+    "Candidates",
+    "Chance",
+    "Column",
+    "Comparer",
+    "Course",
+    "Decider",
     "Decision",
     "Endpoint",
     "EndpointId",
+    "EngineNames",
+    "Engines",
+    "Filter",
+    "Handler",
     "Incarnation",
     "Load",
     "Lora",
+    "Marker",
+    "Mask",
     "Match",
+    "MetricsReader",
+    "MetricsSource",
+    "NoCourse",
+    "Picker",
     "PoolId",
     "Request",
     "Role",
     "Rung",
     "ScoreRow",
     "Scorer",
+    "Seconds",
+    "SessionReader",
     "Source",
+    "Speeds",
+    "TokenSource",
+    "Watcher",
+    "attribute",
+    "parameters",
+    "sample",
 ]

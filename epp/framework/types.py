@@ -4,7 +4,7 @@ Nothing is keyed by an address: an address is an attribute of an endpoint, and a
 restarts is another incarnation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType, Self
@@ -51,22 +51,27 @@ class Role(StrEnum):
     """May be the destination of a request, split or whole."""
     serves_prefill: bool
     """May compute the prompt of a request that another endpoint decodes."""
+    serves_encode: bool
+    """May compute the media of a request for another endpoint."""
 
-    def __new__(cls, label: str, decode: bool = False, prefill: bool = False) -> Self:
+    def __new__(
+        cls, label: str, decode: bool = False, prefill: bool = False, encode: bool = False
+    ) -> Self:
         role = str.__new__(cls, label)
         role._value_ = label
         role.serves_decode = decode
         role.serves_prefill = prefill
+        role.serves_encode = encode
         return role
 
     UNLABELLED = ("", True, False)
     """No label: whole requests, and never a part that others rely on."""
     DECODE = ("decode", True, False)
     PREFILL = ("prefill", False, True)
-    ENCODE = ("encode", False, False)
+    ENCODE = ("encode", False, False, True)
     PREFILL_DECODE = ("prefill-decode", True, True)
-    ENCODE_PREFILL = ("encode-prefill", False, True)
-    ENCODE_PREFILL_DECODE = ("encode-prefill-decode", True, True)
+    ENCODE_PREFILL = ("encode-prefill", False, True, True)
+    ENCODE_PREFILL_DECODE = ("encode-prefill-decode", True, True, True)
     BOTH = ("both", True, True)
     """The older name of prefill-decode."""
 
@@ -160,6 +165,24 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast an engine works, as observed; the defaults are safe priors for one 8B model on one
+    current GPU, and matter only relative to each other until something was observed."""
+
+    prefill_tokens_per_s: float = 8000.0
+    decode_s_per_token: float = 0.02
+    """Time of one step with one running answer."""
+    decode_s_per_block: float = 2e-6
+    """What each KV block in use adds to a step: attention reads all of them."""
+    load_tokens_per_s: float = 200_000.0
+    """KV that comes back from a slower tier of the same pod."""
+    pull_tokens_per_s: float = 100_000.0
+    """KV that comes from another pod."""
+    pull_s: float = 0.01
+    """What a handoff costs however short the prompt is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One candidate as the state path saw it when the request arrived."""
 
@@ -173,6 +196,7 @@ class Endpoint:
     """Whether somebody stands before its engine who can hand a prompt over to another endpoint."""
     load: Load = Load()
     match: Match = NO_MATCH
+    speeds: Speeds = Speeds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +212,9 @@ class Request:
     """The client's word."""
     target_model: str = ""
     """What the engine is asked for; differs from `model` where a name was rewritten."""
+    rewritten_by: str = ""
+    """Whose word the target is: `header`, or the InferenceModelRewrite whose rule fits, which may
+    leave the name as it is; empty: the client's own."""
     fairness_id: str = "default-flow"
     objective: str = ""
     """Name of an InferenceObjective, as the gateway said."""
@@ -195,6 +222,8 @@ class Request:
     """Of the objective; below 0 may be shed."""
     prompt_tokens: int = 0
     """Exact when `exact`, else estimated from bytes."""
+    media_tokens: int = 0
+    """Those of the prompt that stand for images, audio and video: a guess."""
     output_tokens: int = 0
     """Expected upper bound of the answer: the request's own limit or a default."""
     exact: bool = False
@@ -207,6 +236,15 @@ class Request:
     """False when we route by load alone: no prompt, or a body that no parser knows."""
     whole: str = "api"
     """Why one engine must compute all of it, as a stable word; empty where two may share it."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """As the gateway received them, lower-case names. A plugin must not log or keep their values
+    beyond what it exists for."""
+    session: str = ""
+    """Of the client, as `session-id-producer` reads it; empty: none, or nobody asked for it."""
+    at: float = 0.0
+    """When it arrived, on the picker's monotonic clock, seconds."""
+    peer: "Endpoint | None" = None
+    """The destination, where a profile chooses who works for it; else None."""
 
     @property
     def blocks(self) -> int:
@@ -245,12 +283,29 @@ class Decision:
     rung: Rung
     reasons: tuple[str, ...]
     """Short stable words with values, most important first, for people and for tests."""
-    table: tuple[ScoreRow, ...] = ()
+    table: Sequence[ScoreRow] = ()
+    """The chosen, then the best others; the rows are built when they are read."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """Address, and why it was none of the candidates: the name of a filter, `not ready`, `subset`
+    (the gateway does not allow it) or `role`. The first of each."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many each of these left out, in the order of the steps."""
+    plan: str = ""
+    """Where the configuration comes from that was in force: a file, or `default`."""
+    handler: str = ""
+    """Name of the profile handler that chose the profiles."""
     profile: str = "default"
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     prefill: tuple[Endpoint, ...] = ()
     """Who may compute the prompt in place of the first chosen, best first; empty: nobody else."""
     split: str = "never"
     """Why the prompt is computed elsewhere (`split`) or not: a stable word."""
-    prefill_table: tuple[ScoreRow, ...] = ()
+    prefill_decider: str = ""
+    """Who says `split` or not where no rule does; empty: nobody."""
+    prefill_profile: str = ""
+    prefill_table: Sequence[ScoreRow] = ()
+    """Also of those who would have computed it, where a decider compared them and said no."""
+    prefill_excluded: tuple[tuple[str, str], ...] = ()
+    """Likewise, among those that the gateway allows; `destination` is who would hand over."""
+    prefill_left_out: Mapping[str, int] = field(default_factory=dict[str, int])
     prefill_weights: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -1,7 +1,8 @@
 """The pages of the metrics port and of the admin port.
 
-The admin port shows decisions and endpoints and switches the mode. It asks for no password, so it
-listens on loopback; a switch must come as JSON, which no web page can send across origins unasked.
+The admin port shows decisions and endpoints, says what would become of a request, and switches the
+mode. On loopback it asks for no password; elsewhere every page asks for the operator's token. What
+is posted must be JSON, which no web page can send across origins unasked.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from epp.framework import Load
 from epp.state.endpoints import EndpointStatus
 from epp.state.pool import PoolState
 
+from . import probe
+from .bearer import bearer
 from .explain import MAX_DECISIONS, Explain
 from .metrics import Metrics
 
@@ -54,14 +57,44 @@ def metrics_app(metrics: Metrics, *, clock: Callable[[], float]) -> web.Applicat
 
 
 def admin_app(
-    *, explain: Explain, pool: PoolState, switch: Switch, clock: Callable[[], float]
+    *,
+    explain: Explain,
+    pool: PoolState,
+    switch: Switch,
+    clock: Callable[[], float],
+    preview: probe.Preview,
+    token: str | None = None,
+    max_probe_bytes: int = probe.MAX_BODY_BYTES,
 ) -> web.Application:
-    """`/debug/decisions`, `/debug/endpoints`, `/debug/mode` and `/healthz`."""
+    """`/debug/decisions`, `/debug/endpoints`, `/debug/mode`, `/v1/routing/probe` and `/healthz`.
+
+    `token`: what each of them asks for; None: anybody may see them. `max_probe_bytes`: longest
+    body of a request that is asked about.
+    """
 
     async def decisions(request: web.Request) -> web.Response:
         limit = _limit(request.query.get("limit"))
         found = explain.last(limit, request.query.get("request_id"))
-        return _json({"decisions": found})
+        return _json(
+            {
+                "decisions": found,
+                "replica": explain.replica,
+                "kept": len(explain),
+                "since": explain.since,
+                "now": explain.now,
+            }
+        )
+
+    async def probed(request: web.Request) -> web.Response:
+        return _json(
+            await probe.answer(
+                request,
+                preview=preview,
+                explain=explain,
+                clock=clock,
+                max_body_bytes=max_probe_bytes,
+            )
+        )
 
     async def endpoints(_: web.Request) -> web.Response:
         now = clock()
@@ -82,11 +115,14 @@ def admin_app(
             raise web.HTTPBadRequest(text=f'send {{"mode": …}} with one of: {known}\n') from None
         return await mode(request)
 
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[] if token is None else [bearer(token)]
+    )
     app.router.add_get("/debug/decisions", decisions)
     app.router.add_get("/debug/endpoints", endpoints)
     app.router.add_get("/debug/mode", mode)
     app.router.add_post("/debug/mode", change)
+    app.router.add_post("/v1/routing/probe", probed)
     app.router.add_get("/healthz", _alive)
     return app
 

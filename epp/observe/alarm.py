@@ -56,3 +56,6 @@ class SplitAlarm:
 
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """Not part of a decision."""
+
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        """Not part of a decision, either."""

@@ -30,12 +30,13 @@ class Family:
 
 
 BASE = answers.LABELS
-"""Labels of the reference's request metrics; see `labels` for their bounds. Priorities come with
-objectives, which nobody defines yet: all are 0."""
+"""Labels of the reference's request metrics; see `labels` for their bounds. Priorities are those of
+the objectives file, 0 for every other request."""
 
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _PROCESSING = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STREAM = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800, 3600)
+_ERROR = (-0.9, -0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5, 0.9, 1.0)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 ANSWERS = tuple(
@@ -77,8 +78,8 @@ FAMILIES = (
         "llm_d_epp_model_rewrite_decisions_total",
         _C,
         ("model_rewrite_name", "model_name", "target_model"),
-        "Requests whose model the engine is asked for by another name; model_rewrite_name says by "
-        "whose word (header).",
+        "Requests whose model's name a rule of the InferenceModelRewrite gave that is named, be it "
+        "the client's own; or that the gateway's word changed (header).",
     ),
     Family("llm_d_epp_ready_endpoints", _G, ("name",), "Ready endpoints of the pool."),
     Family(
@@ -128,6 +129,32 @@ FAMILIES = (
         "Changes of the certificate's files, taken or refused; only with --enable-cert-reload.",
     ),
     Family(
+        "epp_config_changes_total",
+        _C,
+        ("result",),
+        "Changes of the configuration file, taken or refused; only with --config-file.",
+    ),
+    Family(
+        "epp_config_current",
+        _G,
+        (),
+        "1 where what decides is what the configuration file says, 0 where its last change was "
+        "refused and the one before it stays; only with --config-file.",
+    ),
+    Family(
+        "epp_objectives_changes_total",
+        _C,
+        ("result",),
+        "Changes of the objectives file, taken or refused; only with --objectives-file.",
+    ),
+    Family(
+        "epp_objectives_current",
+        _G,
+        (),
+        "1 where what is in force is what the objectives file says, 0 where its last change was "
+        "refused and the one before it stays; only with --objectives-file.",
+    ),
+    Family(
         "llm_d_epp_disagg_decision_total",
         _C,
         ("plugin_name", "plugin_type", "model_name", "decision_type"),
@@ -148,7 +175,7 @@ FAMILIES = (
         ("reason",),
         "Decisions by why the prompt is computed elsewhere (split) or not: below-threshold, "
         "cached, no-prefill-pods, no-sidecar, not-splittable, tokens-estimated, load-only, mode, "
-        "never, failed.",
+        "never, failed, or another word of a decider.",
     ),
     Family("epp_refusals_total", _C, ("reason",), "Requests answered by the picker itself."),
     Family(
@@ -156,6 +183,13 @@ FAMILIES = (
         _C,
         ("step",),
         "Steps of a decision that raised; the decision went on one rung lower.",
+    ),
+    Family(
+        "epp_plugin_failures_total",
+        _C,
+        ("plugin", "why"),
+        "Votes that plugins lost, by the name in the configuration: raised, slow (20 ms of CPU or "
+        "0.2 s), wrong-shape, not-finite, no-word; and out-of-range, which is clamped and counts.",
     ),
     Family(
         "epp_ignored_headers_total",
@@ -171,6 +205,13 @@ FAMILIES = (
         "Answers that the gateway took from another endpoint than the first one named.",
     ),
     Family(
+        "epp_shadow_answers_total",
+        _C,
+        ("outcome",),
+        "Answers in mode shadow, by whether the gateway's own balancing came to the endpoint that "
+        "the picker had chosen: agreed, differed, unknown (the gateway does not say who served).",
+    ),
+    Family(
         "epp_predicted_cached_tokens_total",
         _C,
         (),
@@ -181,6 +222,14 @@ FAMILIES = (
         _C,
         (),
         "Prompt tokens that the engines found cached, of the same requests.",
+    ),
+    Family(
+        "epp_cached_tokens_error_ratio",
+        _H,
+        (),
+        "Expected less found tokens of each of these requests, by the larger of the two: above 0 "
+        "the engine had less than expected, below 0 more, 0 for as many or none of both.",
+        _ERROR,
     ),
     Family("epp_mode", _G, ("mode",), "1 for the mode in force, 0 for the others."),
     Family("epp_endpoint_decisions_total", _C, ("endpoint",), "Decisions for this member."),

@@ -1,42 +1,60 @@
 """Why a request went where it went: the last decisions, with every scorer's numbers.
 
-Prompts never come here, only sizes, ids and reasons. Text that a client chose (model, path) is cut.
+Prompts and headers never come here, only sizes, ids and reasons. Text that a client chose (its own
+request id, model, path) is cut.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from epp import protocol
 from epp.errors import Refusal
 from epp.framework import Decision, Endpoint, Match, Request, ScoreRow
 
 MAX_DECISIONS = 1000
 MAX_TEXT = 200
-"""Characters of a model or a path."""
+"""Characters of a client's request id, a model or a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """What is kept of a decision: not the request, which holds headers and block keys."""
+
     at: float
     took_s: float
     why: str
     decision: Decision
-    request: Request
+    asked: Mapping[str, Any]
 
 
 class Explain:
-    """An observer that remembers. `wall` gives seconds of Unix time."""
+    """An observer that remembers."""
 
-    def __init__(self, *, wall: Callable[[], float], limit: int = MAX_DECISIONS) -> None:
+    def __init__(
+        self, *, wall: Callable[[], float], replica: str = "", limit: int = MAX_DECISIONS
+    ) -> None:
+        """`wall` gives seconds of Unix time. `replica` is the name of this picker."""
+        self.replica = replica
         self._wall = wall
         self._entries: deque[_Entry] = deque(maxlen=limit)
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def now(self) -> float:
+        """Seconds of Unix time, by the clock of the decisions."""
+        return self._wall()
+
+    @property
+    def since(self) -> float | None:
+        """When the oldest decision that is kept was made, seconds of Unix time."""
+        return self._entries[0].at if self._entries else None
+
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
-        self._entries.append(_Entry(self._wall(), took_s, why, decision, request))
+        self._entries.append(_Entry(self._wall(), took_s, why, decision, _asked(request)))
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing was decided; the refusal itself says why."""
@@ -50,23 +68,32 @@ class Explain:
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """Not part of a decision."""
 
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        """Not part of a decision, either."""
+
     def last(self, limit: int = MAX_DECISIONS, request_id: str | None = None) -> list[Any]:
-        """Decisions as plain JSON values, the newest first."""
+        """Decisions as plain JSON values, the newest first.
+
+        `request_id`: only those of that name, ours or the client's. The client's may name several:
+        it is free to use one twice, and a gateway that tries again keeps it.
+        """
+        wanted = None if request_id is None else _cut(request_id)
         found: list[Any] = []
         for entry in reversed(self._entries):
             if len(found) >= limit:
                 break
-            if request_id is None or entry.request.id == request_id:
+            if wanted is None or wanted in (entry.decision.request_id, entry.asked["x_request_id"]):
                 found.append(_plain(entry))
         return found
 
+    def unkept(self, decision: Decision, request: Request, why: str, took_s: float) -> Any:
+        """A decision that nobody asked to carry out, in the same form."""
+        return _plain(_Entry(self._wall(), took_s, why, decision, _asked(request)))
 
-def _plain(entry: _Entry) -> dict[str, Any]:
-    decision, request = entry.decision, entry.request
+
+def _asked(request: Request) -> dict[str, Any]:
     return {
-        "request_id": request.id,
-        "at": entry.at,
-        "took_ms": round(entry.took_s * 1000, 3),
+        "x_request_id": _cut(request.headers.get(protocol.REQUEST_ID, "")),
         "api": request.api,
         "path": _cut(request.path),
         "model": _cut(request.model),
@@ -75,21 +102,41 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "fairness_id": request.fairness_id,
         "priority": request.priority,
         "prompt_tokens": request.prompt_tokens,
+        "media_tokens": request.media_tokens,
+        "output_tokens": request.output_tokens,
         "exact": request.exact,
         "blocks": request.blocks,
+        "whole": request.whole,
+    }
+
+
+def _plain(entry: _Entry) -> dict[str, Any]:
+    decision = entry.decision
+    return {
+        "request_id": decision.request_id,
+        "at": entry.at,
+        "took_ms": round(entry.took_s * 1000, 3),
+        **entry.asked,
         "rung": decision.rung.name.lower(),
         "why": entry.why,
         "reasons": list(decision.reasons),
         "chosen": _named(decision.chosen),
+        "plan": decision.plan,
+        "handler": decision.handler,
         "profile": decision.profile,
         "weights": dict(decision.weights),
-        "table": [_row(row) for row in decision.table],
+        "table": [_row(row, decision.weights) for row in decision.table],
+        "excluded": _excluded(decision.excluded),
+        "left_out": dict(decision.left_out),
         "split": decision.split,
-        "whole": request.whole,
         "prefill": {
             "candidates": _named(decision.prefill),
+            "profile": decision.prefill_profile,
+            "decider": decision.prefill_decider,
             "weights": dict(decision.prefill_weights),
-            "table": [_row(row) for row in decision.prefill_table],
+            "table": [_row(row, decision.prefill_weights) for row in decision.prefill_table],
+            "excluded": _excluded(decision.prefill_excluded),
+            "left_out": dict(decision.prefill_left_out),
         },
     }
 
@@ -98,17 +145,26 @@ def _named(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
     return [{"endpoint": str(one.id), "address": one.address} for one in endpoints]
 
 
+def _excluded(those: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"address": address, "reason": reason} for address, reason in those]
+
+
 def _cut(text: str) -> str:
     """A client's text, bounded, and printable as JSON whatever bytes it came from."""
+    if len(text) <= MAX_TEXT and text.isascii():
+        return text
     return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-def _row(row: ScoreRow) -> dict[str, Any]:
+def _row(row: ScoreRow, weights: Mapping[str, float]) -> dict[str, Any]:
     return {
         "endpoint": str(row.endpoint),
         "address": row.address,
         "total": round(row.total, 6),
         "scores": {name: round(score, 6) for name, score in row.scores.items()},
+        "weighted": {
+            name: round(weights.get(name, 0.0) * score, 6) for name, score in row.scores.items()
+        },
         "match": match(row.match),
         "queue": row.queue,
     }

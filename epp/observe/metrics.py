@@ -26,6 +26,8 @@ from .labels import OTHER, LabelSets
 
 MAX_ATTEMPTS = 10_000
 """Combinations of target model and endpoint; later models are `other`."""
+MAX_WORDS = 64
+"""Reasons for and against splits; later ones are `other`."""
 
 _REFUSED = ("", "", "default-flow", "0")
 """Labels of a request that was refused: nothing is known of it."""
@@ -73,6 +75,14 @@ class CertificateNumbers(Protocol):
     refused: int
 
 
+class ConfigNumbers(Protocol):
+    """What became of a changed configuration; see `epp.control.reload`."""
+
+    taken: int
+    refused: int
+    current: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
@@ -83,6 +93,8 @@ class Sources:
     offload: OffloadNumbers | None = None
     switch: ModeNumbers | None = None
     certificate: CertificateNumbers | None = None
+    config: ConfigNumbers | None = None
+    objectives: ConfigNumbers | None = None
 
 
 _DISAGG = "disagg-profile-handler"
@@ -114,8 +126,12 @@ class Metrics(Collector):
         self._elsewhere = _counter("epp_served_elsewhere_total", self.registry)
         self._predicted = _counter("epp_predicted_cached_tokens_total", self.registry)
         self._actual = _counter("epp_actual_cached_tokens_total", self.registry)
+        self._shadowed = _counter("epp_shadow_answers_total", self.registry)
+        self._error = _histogram("epp_cached_tokens_error_ratio", self.registry)
         self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
         self._ignored = _counter("epp_ignored_headers_total", self.registry)
+        self._plugins = _counter("epp_plugin_failures_total", self.registry)
+        self._words: set[str] = set()
         self._took = _histogram("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
         self._processing = _histogram(
             "llm_d_epp_request_processing_duration_seconds", self.registry
@@ -134,11 +150,11 @@ class Metrics(Collector):
         model, target, *_ = labels
         self._child(self._requests, *labels).inc()
         self._child(self._decisions, decision.rung.name.lower(), why).inc()
-        self._child(self._splits, decision.split).inc()
+        self._child(self._splits, self._word(decision.split)).inc()
         parts = "prefill-decode" if decision.prefill else "decode-only"
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
-        if request.target_model != request.model:
-            self._child(self._rewrites, "header", model, target).inc()
+        if request.rewritten_by:
+            self._child(self._rewrites, request.rewritten_by, model, target).inc()
         self._took.observe(took_s)
         self._processing.observe(took_s)
         first = decision.chosen[0].id
@@ -157,6 +173,10 @@ class Metrics(Collector):
     def ignored(self, header: str) -> None:
         self._child(self._ignored, header).inc()
 
+    def plugin_failed(self, plugin: str, why: str) -> None:
+        """A plugin lost its vote. Its name is the configuration's, of which there are few."""
+        self._child(self._plugins, plugin, why).inc()
+
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         if not as_told:
             self._elsewhere.inc()
@@ -164,11 +184,24 @@ class Metrics(Collector):
             code = str(status) if status < 600 else OTHER
             self._child(self._errors, *self._labels.of(request), code).inc()
 
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        outcome = "unknown" if agreed is None else "agreed" if agreed else "differed"
+        self._child(self._shadowed, outcome).inc()
+
     def done(self, done: Done, _: Endpoint, predicted_tokens: int) -> None:
         """A hook of `PoolState.on_done`: the sidecar said how a request went."""
         if done.cached_tokens is not None:
             self._predicted.inc(predicted_tokens)
             self._actual.inc(done.cached_tokens)
+            most = max(predicted_tokens, done.cached_tokens)
+            self._error.observe((predicted_tokens - done.cached_tokens) / most if most else 0.0)
+
+    def _word(self, word: str) -> str:
+        """A decider's word, as long as they do not become too many."""
+        if word not in self._words and len(self._words) >= MAX_WORDS:
+            return OTHER
+        self._words.add(word)
+        return word
 
     def _child(self, counter: Counter, *labels: str) -> Counter:
         """A labelled counter, found by one look-up instead of prometheus-client's three."""
@@ -213,6 +246,11 @@ class Metrics(Collector):
         if sources.certificate is not None:
             changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
             yield _family("epp_certificate_changes_total", _tally(changes))
+        for what, file in (("config", sources.config), ("objectives", sources.objectives)):
+            if file is not None:
+                changes = {"taken": file.taken, "refused": file.refused}
+                yield _family(f"epp_{what}_changes_total", _tally(changes))
+                yield _family(f"epp_{what}_current", [((), float(file.current))])
         if sources.switch is not None:
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]

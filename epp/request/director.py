@@ -8,41 +8,61 @@ endpoint serves. Refused are a request that is wrong, a pool with nobody in it, 
 would have to be changed when there is no time for that.
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
-
-import structlog
+from dataclasses import dataclass, replace
+from functools import partial
 
 from epp import protocol
-from epp.errors import Refusal
-from epp.framework import Decision, Endpoint, Request, Rung
+from epp.errors import NoEndpoint, Refusal
+from epp.framework import Chance, Decision, Endpoint, SessionReader
 
-from . import conformance, filters, hints, split
+from . import admin_token, conformance, filters, hints, saturation, shadow
+from .admin_token import AdminToken
 from .apis import catalog
+from .ballot import Ballot
+from .choice import Choice
 from .exchange import Arrival, Outcome, Route
 from .flight import Flight
 from .neighbours import Meters, Observer, Pool
+from .objectives import LiveObjectives
 from .offload import Offload
-from .pickers import Chance
+from .plan.live import Built, LivePlan
 from .profiles import Mode, ModeSwitch
-from .schedule import MAX_ROWS, Profile, draw, schedule
+from .replica import new_ids
+from .scores import MAX_ROWS
 from .settings import PickSettings
 from .tokens import Tokens
 from .understanding import Understanding, Understood
 
-__all__ = ["PickDirector", "PickSettings"]
-
-T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
+__all__ = ["Made", "PickDirector", "PickSettings"]
 
 
-def new_id() -> str:
-    """128 random bits in hex: unique over restarts and replicas."""
-    return os.urandom(16).hex()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A decision with what it was made from."""
+
+    arrival: Arrival
+    understood: Understood
+    decision: Decision
+    why: str
+    """One of the words of `Observer.decided`."""
+    built: Built
+    primary_port: int = 0
+    """See `Course.primary_port`."""
+    shadow: bool = False
+    """Nobody will hear of it; see `shadow`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A request that is to be decided."""
+
+    arrival: Arrival
+    understood: Understood
+    built: Built
+    mode: Mode
+    shadow: bool
 
 
 class PickDirector:
@@ -55,60 +75,133 @@ class PickDirector:
         tokens: Tokens,
         offload: Offload,
         switch: ModeSwitch,
-        profile: Profile,
-        load_only: Profile,
-        prefill: Profile,
+        live: LivePlan,
+        ballot: Ballot,
         chance: Chance,
         clock: Callable[[], float],
         observers: Sequence[Observer] = (),
         meters: Meters | None = None,
+        objectives: LiveObjectives | None = None,
         settings: PickSettings | None = None,
         rules: catalog.Rules = catalog.ANY,
-        split_rules: split.SplitRules | None = None,
-        ids: Callable[[], str] = new_id,
+        ids: Callable[[], str] | None = None,
+        admin: AdminToken | None = None,
     ) -> None:
         self._pool = pool
         self._switch = switch
-        self._profile = profile
-        self._load_only = load_only
-        self._prefill = prefill
-        self._split_rules = split_rules or split.SplitRules()
-        self._chance = chance
+        self._live = live
+        self._ballot = ballot
         self._clock = clock
         self._observers = tuple(observers)
         self._meters = meters
+        self._objectives = objectives or LiveObjectives(chance)
         self._settings = settings or PickSettings()
-        self._rows = sys.maxsize if self._settings.emit_scores else MAX_ROWS
+        self._admin = admin or AdminToken()
         self._understanding = Understanding(
             tokens=tokens,
             offload=offload,
+            objectives=self._objectives,
             rules=rules,
             settings=self._settings,
             clock=clock,
-            ids=ids,
+            ids=ids or new_ids(),
             failed=self._failed,
+        )
+        self._choice = Choice(
+            pool=pool,
+            chance=chance,
+            clock=clock,
+            ballot=ballot,
+            failed=self._failed,
+            count=self._settings.destinations,
+            rows=sys.maxsize if self._settings.emit_scores else MAX_ROWS,
         )
 
     async def decide(self, arrival: Arrival) -> Outcome:
         """Route one request, or refuse it. Raises only where not even the pool can be read."""
         started = self._clock()
-        mode = self._switch.mode
-        arrival = self._within(arrival)
+        arrival, tell = self._admin.taken(arrival)
         said = hints.read(arrival.headers)
         for header in said.ignored:
             for observer in self._observers:
                 observer.ignored(header)
         try:
-            understood = await self._understanding.of(
-                arrival, said, score=mode is Mode.NORMAL, started=started
-            )
-            decision, why = self._choose(arrival, understood, mode, started)
+            wanted = await self._wanted(arrival, said, started)
         except Refusal as refusal:
-            for observer in self._observers:
-                observer.refused(refusal)
-            return refusal
-        decision = replace(decision, reasons=(*decision.reasons, *understood.notes))
-        return self._route(arrival, understood, decision, why, started)
+            return self._refused(refusal)
+        try:
+            made = self._made(wanted, started)
+        except Refusal as refusal:
+            passes = isinstance(self._refused(refusal), NoEndpoint) and wanted.shadow
+            return shadow.unrouted(wanted.understood) if passes else refusal
+        return self._route(made, started, tell=tell)
+
+    async def preview(self, arrival: Arrival) -> Made:
+        """What would become of a request. Nothing is booked, and no observer is told of it.
+
+        Raises Refusal.
+        """
+        started = self._clock()
+        arrival, _ = self._admin.taken(arrival)
+        return self._made(
+            await self._wanted(arrival, hints.read(arrival.headers), started), started
+        )
+
+    async def _wanted(self, arrival: Arrival, said: hints.Hints, started: float) -> _Wanted:
+        """The request with what can be known of it. Raises Refusal."""
+        mode, built = self._switch.mode, self._live.built
+        unheard = mode is Mode.SHADOW
+        if unheard:
+            mode = Mode.NORMAL
+        arrival = self._within(arrival)
+        if not unheard:
+            saturation.shed(
+                self._objectives.priority(said.objective),
+                lambda: filters.eligible(self._pool.ready(self._clock()), arrival.subset),
+            )
+        session = self._session(arrival, built)
+        understood = await self._understanding.of(
+            arrival,
+            replace(said, session=session) if session else said,
+            score=mode is Mode.NORMAL,
+            started=started,
+        )
+        return _Wanted(
+            arrival=arrival, understood=understood, built=built, mode=mode, shadow=unheard
+        )
+
+    def _made(self, wanted: _Wanted, started: float) -> Made:
+        """Raises Refusal."""
+        late = self._understanding.left_s(started) <= 0.0
+        decision, why, course = self._choice.of(
+            wanted.arrival, wanted.understood, wanted.built, wanted.mode, late=late
+        )
+        first = (shadow.REASON,) if wanted.shadow else ()
+        notes = wanted.understood.notes
+        if first or notes:
+            decision = replace(decision, reasons=(*first, *decision.reasons, *notes))
+        return Made(
+            arrival=wanted.arrival,
+            understood=wanted.understood,
+            decision=decision,
+            why=why,
+            built=wanted.built,
+            primary_port=course.primary_port,
+            shadow=wanted.shadow,
+        )
+
+    def _refused(self, refusal: Refusal) -> Refusal:
+        for observer in self._observers:
+            observer.refused(refusal)
+        return refusal
+
+    def _session(self, arrival: Arrival, built: Built) -> str:
+        """The client's session, where a producer reads it."""
+        for one in built.producers.get("session-id", ()):
+            if isinstance(one.plugin, SessionReader):
+                found = self._ballot.ask(one.name, partial(one.plugin.session, arrival.headers))
+                return found or ""
+        return ""
 
     def _within(self, arrival: Arrival) -> Arrival:
         """The request with those endpoints as its subset that count here."""
@@ -117,106 +210,15 @@ class PickDirector:
             subset = conformance.selection(arrival.headers) or subset
         return arrival if subset == arrival.subset else replace(arrival, subset=subset)
 
-    def _choose(
-        self, arrival: Arrival, understood: Understood, mode: Mode, started: float
-    ) -> tuple[Decision, str]:
-        """Walk down the ladder until a step gives a decision. Raises NoEndpoint."""
-        request, why = understood.request, understood.why
-        if mode is not Mode.NORMAL:
-            why = "mode"
-        elif request.scored and self._understanding.left_s(started) <= 0.0:
-            why = "late"
-        elif request.scored:
-            scored = self._attempt(
-                "score", lambda: self._by_prefix(arrival, request, understood.told)
-            )
-            if scored is not None:
-                return scored, why
-            why = "failed"
-        told = understood.told if why == "unscored" else why
-        if mode is not Mode.RANDOM:
-            loaded = self._attempt("load", lambda: self._by_load(arrival, request, told, mode))
-            if loaded is not None:
-                return loaded, why
-            why = told = "failed"
-        eligible = self._ready(arrival)
-        decision = draw(request, filters.decoders(eligible), self._chance, count=self._count)
-        decision = replace(decision, reasons=(*decision.reasons, told))
-        return self._with_prefill(decision, request, eligible, mode), why
-
-    def _by_prefix(self, arrival: Arrival, request: Request, told: str) -> Decision:
+    def _route(self, made: Made, started: float, *, tell: bool) -> Route:
+        """Book it. `tell`: whoever sent it may know the decision."""
         now = self._clock()
-        found = self._pool.candidates(
-            request.keys,
-            block_tokens=request.block_size,
-            prompt_tokens=request.prompt_tokens,
-            now=now,
-        )
-        eligible = filters.eligible(found, arrival.subset)
-        decoders = filters.decoders(eligible)
-        decision = schedule(
-            request, decoders, self._profile, self._chance, count=self._count, rows=self._rows
-        )
-        rung = self._pool.rung(decision.chosen[0].id, now)
-        if not request.exact:
-            rung = max(rung, Rung.PREDICTED)
-        decision = replace(decision, rung=rung, reasons=(*decision.reasons, f"tokens {told}"))
-        return self._with_prefill(decision, request, eligible, Mode.NORMAL)
-
-    def _by_load(self, arrival: Arrival, request: Request, told: str, mode: Mode) -> Decision:
-        request = replace(request, scored=False)
-        eligible = self._ready(arrival)
-        decision = schedule(
-            request,
-            filters.decoders(eligible),
-            self._load_only,
-            self._chance,
-            rung=Rung.LOAD_ONLY,
-            count=self._count,
-            rows=self._rows,
-        )
-        decision = replace(decision, reasons=(f"load only: {told}", *decision.reasons))
-        return self._with_prefill(decision, request, eligible, mode)
-
-    def _with_prefill(
-        self, decision: Decision, request: Request, eligible: list[Endpoint], mode: Mode
-    ) -> Decision:
-        """The decision with its other half, or without: a failure here costs the split alone."""
-        whole = self._attempt(
-            "split",
-            lambda: split.with_prefill(
-                decision,
-                request,
-                eligible,
-                profile=self._prefill,
-                rules=self._split_rules,
-                chance=self._chance,
-                normal=mode is Mode.NORMAL,
-            ),
-        )
-        return whole or replace(decision, split=split.Why.FAILED)
-
-    def _ready(self, arrival: Arrival) -> list[Endpoint]:
-        return filters.eligible(self._pool.ready(self._clock()), arrival.subset)
-
-    @property
-    def _count(self) -> int:
-        return self._settings.destinations
-
-    def _route(
-        self,
-        arrival: Arrival,
-        understood: Understood,
-        decision: Decision,
-        why: str,
-        started: float,
-    ) -> Route:
-        now = self._clock()
-        request, first = understood.request, decision.chosen[0]
-        prefill = decision.prefill[0] if decision.prefill else None
+        arrival, decision = made.arrival, made.decision
+        request, first = made.understood.request, decision.chosen[0]
+        prefill = decision.prefill[0] if decision.prefill and not made.shadow else None
         charged = bool(arrival.body) or arrival.body_hidden
         if charged:
-            self._attempt(
+            self._choice.attempt(
                 "charge",
                 lambda: self._pool.charge(
                     first, request, now, **({"prefill": prefill} if prefill else {})
@@ -227,53 +229,62 @@ class PickDirector:
             scores = tuple((row.address, row.total) for row in decision.table)
             decision = replace(decision, table=decision.table[:MAX_ROWS])
         for observer in self._observers:
-            observer.decided(decision, request, why, now - started)
+            observer.decided(decision, request, made.why, now - started)
+        for one in made.built.watchers:
+            self._ballot.tell(one.name, partial(one.plugin.chosen, request, decision))
         meter = None
         if self._meters is not None and arrival.answer_shown and charged:
             meter = self._meters(request, len(arrival.body), started)
+        told = tuple(_told(endpoint, made.primary_port) for endpoint in decision.chosen)
         flight = Flight(
             pool=self._pool,
             observers=self._observers,
             clock=self._clock,
             request=request,
             chosen=decision.chosen,
+            told=told,
             charged=charged,
             meter=meter,
             say_served=self._settings.conformance,
+            answer_headers=(admin_token.header(decision),) if tell else (),
+            markers=() if made.shadow else made.built.markers,
+            ballot=self._ballot,
+            shadow=made.shadow,
         )
         return Route(
-            destination=",".join(endpoint.address for endpoint in decision.chosen),
+            destination=None if made.shadow else ",".join(told),
             progress=flight,
-            set_headers=_headers(decision),
-            body=understood.body,
+            set_headers=_headers(made),
+            body=made.understood.body,
             scores=scores,
-            model=understood.model,
+            model=made.understood.model,
         )
-
-    def _attempt(self, step: str, work: Callable[[], T]) -> T | None:
-        """The result of a step, or None where it raised: our own fault, survived and counted."""
-        try:
-            return work()
-        except Refusal:
-            raise
-        except Exception:
-            log.exception("a step of a decision failed", step=step)
-            self._failed(step)
-            return None
 
     def _failed(self, step: str) -> None:
         for observer in self._observers:
             observer.failed(step)
 
 
-def _headers(decision: Decision) -> tuple[tuple[str, str], ...]:
+def _told(endpoint: Endpoint, primary_port: int) -> str:
+    """Where the gateway sends requests for an endpoint; see `Course.primary_port`."""
+    if not primary_port:
+        return endpoint.address
+    return f"{endpoint.address.rpartition(':')[0]}:{primary_port}"
+
+
+def _headers(made: Made) -> tuple[tuple[str, str], ...]:
     """What the destination's sidecar is told: nothing that a client wrote (A23)."""
+    decision = made.decision
+    if made.shadow:
+        return shadow.headers(decision)
     computes = (decision.prefill or decision.chosen)[0]
-    headers = (
+    headers = [
         (protocol.DECISION_ID, decision.request_id),
         (protocol.PREDICTED_CACHED_TOKENS, str(computes.match.tokens)),
-    )
-    if not decision.prefill:
-        return headers
-    candidates = ",".join(endpoint.address for endpoint in decision.prefill)
-    return (*headers, (protocol.PREFILLER, candidates))
+    ]
+    if made.primary_port:
+        headers.append((protocol.DATA_PARALLEL, decision.chosen[0].address))
+    if decision.prefill:
+        candidates = ",".join(endpoint.address for endpoint in decision.prefill)
+        headers.append((protocol.PREFILLER, candidates))
+    return tuple(headers)

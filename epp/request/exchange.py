@@ -72,8 +72,9 @@ class Progress(Protocol):
 class Route:
     """Send the request to `destination`."""
 
-    destination: str
-    """`ip:port[,ip:port…]`, best first: header and dynamic metadata get these same bytes."""
+    destination: str | None
+    """`ip:port[,ip:port…]`, best first: header and dynamic metadata get these same bytes. None: the
+    gateway balances by itself, and hears of no endpoint at all."""
     progress: Progress
     set_headers: tuple[tuple[str, str], ...] = ()
     """More request headers, overwriting; names lower-case, values printable ASCII."""

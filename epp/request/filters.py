@@ -1,13 +1,13 @@
-"""Who may take which part of a request: by the gateway's subset, and by role. Pure.
+"""Who may take part in a request at all, before any profile: by the gateway's subset, and by role.
 
 A pod that only prefills is never a destination: it would answer, but its engine is sized and placed
 for prompts, and nobody would see that the pods for decoding are gone.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from epp.errors import NoEndpoint
-from epp.framework import Endpoint, EndpointId
+from epp.framework import Candidates
 
 from .subset import allowed
 
@@ -15,32 +15,28 @@ _NOBODY = "failed to find endpoint candidates for serving the request"
 """The reference's words, which people look for."""
 
 
-def eligible(ready: Sequence[Endpoint], subset: Iterable[str] | None) -> list[Endpoint]:
+def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
     """The ready endpoints that the gateway allows. Raises NoEndpoint where none of them decodes."""
     if not ready:
         raise NoEndpoint(f"{_NOBODY}: no endpoint of the pool is ready; try again later")
-    found = allowed(ready, subset)
+    found = ready if subset is None else ready.keep(allowed(ready.addresses, subset), "subset")
     if not found:
         raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
-    if not any(endpoint.role.serves_decode for endpoint in found):
+    if not found.column("serves_decode").any():
         raise NoEndpoint(f"{_NOBODY}: none that decodes is ready, only such as prefill or encode")
     return found
 
 
-def decoders(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+def decoders(found: Candidates) -> Candidates:
     """Those that may be a destination, in their order; endpoints without a role among them."""
-    return [endpoint for endpoint in endpoints if endpoint.role.serves_decode]
+    return found.keep(found.column("serves_decode") > 0.0, "role")
 
 
-def prefillers(
-    endpoints: Sequence[Endpoint], without: Collection[EndpointId] = ()
-) -> list[Endpoint]:
-    """Those that may compute a prompt for somebody else, in their order.
+def others(found: Candidates, without: Collection[str]) -> Candidates:
+    """All but those at these addresses: nobody hands a prompt over to itself."""
+    return found.keep([address not in without for address in found.addresses], "destination")
 
-    `without`: the destinations of the same request; nobody hands a prompt over to itself.
-    """
-    return [
-        endpoint
-        for endpoint in endpoints
-        if endpoint.role.serves_prefill and endpoint.id not in without
-    ]
+
+def prefillers(found: Candidates) -> Candidates:
+    """Those that may compute a prompt for somebody else, in their order."""
+    return found.keep(found.column("serves_prefill") > 0.0, "role")

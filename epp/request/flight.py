@@ -1,30 +1,42 @@
 """A routed request on its way: passes on what the stream sees of its answer, each thing once."""
 
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from epp.bodies.usage import Usage
-from epp.framework import Endpoint, Request
+from epp.framework import Endpoint, Marker, Request
 
 from . import conformance
+from .ballot import Ballot, Why
 from .neighbours import Meter, Observer, Pool
+from .plan.live import Named
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_VALUE = re.compile(r"[\x20-\x7e]{0,4096}")
 
 
 class Flight:
     """Implements `exchange.Progress`. A request that was not charged tells the pool nothing."""
 
     __slots__ = (
+        "_answer_headers",
+        "_ballot",
         "_charged",
         "_chosen",
         "_clock",
         "_first",
         "_good",
         "_headers",
+        "_markers",
         "_meter",
         "_observers",
         "_over",
         "_pool",
         "_request",
         "_say_served",
+        "_shadow",
+        "_told",
         "_usage",
     )
 
@@ -36,20 +48,32 @@ class Flight:
         clock: Callable[[], float],
         request: Request,
         chosen: Sequence[Endpoint],
+        told: Sequence[str],
         charged: bool,
+        ballot: Ballot,
         meter: Meter | None = None,
         say_served: bool = False,
+        markers: Sequence[Named[Marker]] = (),
+        answer_headers: Sequence[tuple[str, str]] = (),
+        shadow: bool = False,
     ) -> None:
-        """`chosen`: the destinations, best first. `meter`: None where the answer's body does not
-        come through us. `say_served`: tell the client who served, for conformance tests."""
+        """`chosen`: the destinations, best first. `told`: the addresses that the gateway knows them
+        by. `meter`: None where the answer's body does not come through us. `say_served`: tell the
+        client who served, for conformance tests. `markers` have headers set in the answer, beside
+        `answer_headers`. `shadow`: the gateway was told of nobody."""
         self._pool = pool
         self._observers = observers
         self._clock = clock
         self._request = request
         self._chosen = chosen
+        self._told = told
+        self._ballot = ballot
+        self._markers = markers
+        self._answer_headers = tuple(answer_headers)
         self._charged = charged
         self._meter = meter
         self._say_served = say_served
+        self._shadow = shadow
         self._good = False
         self._usage = Usage()
         self._headers = False
@@ -62,18 +86,46 @@ class Flight:
         if self._headers or self._over:
             return ()
         self._headers = True
-        elsewhere = bool(served) and served != self._chosen[0].address
+        elsewhere = bool(served) and served != self._told[0]
+        address = self._address(served) if served and elsewhere else ""
+        now = self._clock()
         if self._charged:
-            now = self._clock()
-            if served and elsewhere:
-                self._pool.served_by(self._request, served, self._chosen, now)
+            if address:
+                self._pool.served_by(self._request, address, self._chosen, now)
             self._pool.response_headers(self._request.id, status, now)
         self._good = 0 < status < 400
         if self._meter is not None and self._good and streaming:
             self._meter.streams()
         for observer in self._observers:
-            observer.answered(self._request, status, as_told=not elsewhere)
-        return (conformance.served_header(served),) if self._say_served else ()
+            if self._shadow:
+                observer.shadowed(self._request, agreed=not elsewhere if served else None)
+            observer.answered(self._request, status, as_told=self._shadow or not elsewhere)
+        marks = self._answer_headers
+        if self._markers:
+            marks = (*marks, *self._marks(address, now))
+        return (*marks, conformance.served_header(served)) if self._say_served else marks
+
+    def _address(self, served: str) -> str:
+        """The endpoint that is meant by an address that the gateway was told, or knows."""
+        if served in self._told:
+            return self._chosen[self._told.index(served)].address
+        return served
+
+    def _marks(self, address: str, now: float) -> Sequence[tuple[str, str]]:
+        """What plugins have to say to the client of the endpoint at `address`; empty: the first."""
+        served = self._pool.at(address, now) if address else self._chosen[0]
+        if served is None:
+            return ()
+        found: list[tuple[str, str]] = []
+        self._ballot.begin()
+        for one in self._markers:
+            marks = self._ballot.ask(one.name, partial(_listed, one.plugin, self._request, served))
+            for mark in marks or ():
+                if _is_mark(mark):
+                    found.append((mark[0].lower(), mark[1]))
+                else:
+                    self._ballot.blame(one.name, Why.NO_WORD)
+        return found
 
     def body(self, size: int) -> None:
         if self._over or not size or (self._first and self._meter is None):
@@ -108,3 +160,20 @@ class Flight:
             self._meter.end(now, self._usage, good=False)
         if self._charged:
             self._pool.reset(self._request.id, answered=answered, now=now)
+
+
+def _listed(marker: Marker, request: Request, served: Endpoint) -> list[tuple[str, str]]:
+    return list(marker.marks(request, served))
+
+
+def _is_mark(mark: object) -> bool:
+    """Whether it can be a header of the answer."""
+    if not (isinstance(mark, tuple) and len(mark) == 2):
+        return False
+    name, value = mark
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and _NAME.fullmatch(name) is not None
+        and _VALUE.fullmatch(value) is not None
+    )

@@ -27,6 +27,8 @@ class Hints:
     fairness_id: str = DEFAULT_FAIRNESS_ID
     ignored: tuple[str, ...] = ()
     """Stable words of the headers whose values could not be used."""
+    session: str = ""
+    """The client's, where a producer reads it."""
 
 
 def read(headers: Mapping[str, str]) -> Hints:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from epp.bodies.usage import Usage
 from epp.errors import Refusal
-from epp.framework import Decision, Endpoint, EndpointId, Request, Rung
+from epp.framework import Candidates, Decision, Endpoint, EndpointId, Request, Rung
 
 
 class Pool(Protocol):
@@ -16,11 +16,14 @@ class Pool(Protocol):
 
     def candidates(
         self, keys: tuple[int, ...], *, block_tokens: int, prompt_tokens: int, now: float
-    ) -> list[Endpoint]:
+    ) -> Candidates:
         """Ready endpoints with load and match."""
 
-    def ready(self, now: float) -> list[Endpoint]:
+    def ready(self, now: float) -> Candidates:
         """Ready endpoints with load, without match."""
+
+    def at(self, address: str, now: float) -> Endpoint | None:
+        """The endpoint behind an address, ready or not, without match."""
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung: ...
     def charge(
@@ -55,6 +58,10 @@ class Observer(Protocol):
 
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         """The answer began. `as_told` is False when another endpoint than the first served it."""
+
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        """The gateway balanced by itself. `agreed`: it came to the endpoint that was chosen; None:
+        it does not say to which."""
 
 
 class Meter(Protocol):

@@ -128,7 +128,7 @@ def _destination_metadata(destination: str) -> bytes:
 
 def routing(
     reply: bytes,
-    destination: str,
+    destination: str | None,
     set_headers: Iterable[tuple[str, str]],
     remove_headers: Iterable[str],
     *,
@@ -140,9 +140,11 @@ def routing(
 
     `reply` is REQUEST_HEADERS, or REQUEST_BODY in BUFFERED mode, where `new_body` replaces the
     collected one. `destination` must be settable; other headers that are not are left out.
-    Envoy removes before it sets, so our own values survive the removal of a client's.
+    Envoy removes before it sets, so our own values survive the removal of a client's. Without a
+    destination neither header nor metadata names any, and the gateway falls back on its own
+    balancing.
     """
-    mutation = [set_header(protocol.DESTINATION, destination)]
+    mutation = [] if destination is None else [set_header(protocol.DESTINATION, destination)]
     mutation += [
         set_header(name, value)
         for name, value in set_headers
@@ -155,10 +157,14 @@ def routing(
     common = _field(b"\x12", b"".join(mutation))
     if new_body is not None:
         common += _field(b"\x1a", _field(b"\x0a", new_body))
-    metadata = _destination_metadata(destination)
-    if scores:
-        metadata = _metadata(_destination_entry(destination) + _scores_entry(scores))
-    return _field(reply, _field(b"\x0a", common)) + metadata
+    return _field(reply, _field(b"\x0a", common)) + _routing_metadata(destination, scores)
+
+
+def _routing_metadata(destination: str | None, scores: Sequence[tuple[str, float]]) -> bytes:
+    if not scores:
+        return b"" if destination is None else _destination_metadata(destination)
+    named = b"" if destination is None else _destination_entry(destination)
+    return _metadata(named + _scores_entry(scores))
 
 
 def response_headers(

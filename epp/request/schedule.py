@@ -1,134 +1,188 @@
-"""Rate the candidates of one request and choose. Pure: values in, a Decision out.
+"""Run one profile: filter the candidates of a request, rate them, pick. Pure.
 
-Every scorer rates every candidate between 0 and 1; the weighted sum decides. A number that is not
-finite counts as 0 and one out of range is clamped, so that a faulty plugin can make a decision
-poor but never undefined (faults B08, B09).
+Every scorer rates every candidate between 0 and 1, and the weighted sum decides. Plugins are asked
+through the ballot: a scorer that fails has no say in this one request, a picker that fails is
+stood in for by the highest rating. A filter that fails, or that leaves nobody, is left out where
+somebody has to be chosen (fault B01), else it leaves nobody.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from functools import partial
+from operator import index
 
-from epp.errors import EppError
-from epp.framework import Decision, Endpoint, Request, Rung, Scorer, ScoreRow, Source
+import numpy as np
+from numpy.typing import NDArray
 
-from . import pickers
-from .pickers import Chance
+from epp.framework import (
+    Candidates,
+    Chance,
+    Column,
+    Endpoint,
+    Filter,
+    Mask,
+    Request,
+    ScoreRow,
+    Source,
+    sample,
+)
 
-MAX_ROWS = 16
-"""Candidates in a decision's score table, best first; the others are left out."""
+from .ballot import Ballot, Why
+from .plan.live import BuiltProfile, Named, Rater
+from .scores import MAX_ROWS, ScoreTable
 
-
-class ScoringError(EppError):
-    """A scorer did not rate each candidate once."""
-
-    reason = "scoring"
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """One scorer of a profile."""
-
-    name: str
-    scorer: Scorer
-    weight: float
-
-    def __post_init__(self) -> None:
-        if not (isfinite(self.weight) and self.weight >= 0.0):
-            raise ValueError(f"weight of {self.name} must be finite and not below 0")
+TIE = 1e-9
+"""Ratings closer than this are equal: sums of floats differ in their last bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Weighted scorers under one name. Raises ValueError for none, or for a name given twice."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a profile came to."""
 
-    name: str
-    scorers: tuple[Weighted, ...]
-
-    def __post_init__(self) -> None:
-        names = [weighted.name for weighted in self.scorers]
-        if not names:
-            raise ValueError(f"profile {self.name} has no scorers")
-        if len(set(names)) < len(names):
-            raise ValueError(f"profile {self.name} has a scorer twice")
-
-    @property
-    def weights(self) -> dict[str, float]:
-        return {weighted.name: weighted.weight for weighted in self.scorers}
+    chosen: tuple[Endpoint, ...]
+    """Best first; empty where the filters left nobody."""
+    reasons: tuple[str, ...]
+    table: Sequence[ScoreRow]
+    left: Candidates
+    """Those that every filter kept."""
+    weights: dict[str, float]
+    """Of the scorers that had a say."""
 
 
 def schedule(
     request: Request,
-    candidates: Sequence[Endpoint],
-    profile: Profile,
+    candidates: Candidates,
+    profile: BuiltProfile,
     chance: Chance,
+    ballot: Ballot,
     *,
-    rung: Rung = Rung.PRECISE,
-    count: int = 1,
+    must: bool = True,
     rows: int = MAX_ROWS,
-) -> Decision:
-    """Choose up to `count` of the candidates, of which there is at least one.
+) -> Selection:
+    """Choose among the candidates, of which there is at least one.
 
-    `rows`: most candidates in the decision's table.
-
-    Raises ScoringError, and whatever a scorer raises: the caller steps down the ladder.
+    `must`: somebody has to be chosen. Without it the filters may leave nobody. `rows`: most
+    candidates in the table.
     """
-    columns, clamped = _rate(request, candidates, profile)
-    totals = [0.0] * len(candidates)
-    for weighted in profile.scorers:
-        column = columns[weighted.name]
-        for index, score in enumerate(column):
-            totals[index] += weighted.weight * score
-    chosen, tied = pickers.best(totals, count, chance)
-    reasons = _reasons(request, candidates[chosen[0]], tied)
-    return Decision(
-        request_id=request.id,
-        chosen=tuple(candidates[index] for index in chosen),
-        rung=rung,
-        reasons=(*reasons, *(f"{name} out of range" for name in clamped)),
-        table=_table(candidates, totals, columns, chosen, rows),
-        profile=profile.name,
-        weights=profile.weights,
+    left, notes = _filtered(request, candidates, profile, ballot, must=must)
+    if not left:
+        return Selection(chosen=(), reasons=(), table=(), left=left, weights={})
+    rated = _rated(request, left, profile, ballot)
+    totals = rated.totals()
+    picked = _picked(totals, profile, chance, ballot)
+    chosen = tuple(left[row] for row in picked)
+    tied = int(np.count_nonzero(totals >= totals.max() - TIE))
+    lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
+    return Selection(
+        chosen=chosen,
+        reasons=(
+            *_reasons(request, chosen[0], tied),
+            *notes,
+            *(f"without {name}" for name in lost),
+        ),
+        table=ScoreTable(left, totals, rated.scores, tuple(rated.weights), picked, most=rows)
+        if profile.scorers
+        else (),
+        left=left,
+        weights=rated.weights,
     )
 
 
-def draw(
-    request: Request, candidates: Sequence[Endpoint], chance: Chance, *, count: int = 1
-) -> Decision:
-    """Choose without rating: any candidate is as good as another. At least one candidate."""
-    chosen = pickers.anyone(len(candidates), count, chance)
-    return Decision(
-        request_id=request.id,
-        chosen=tuple(candidates[index] for index in chosen),
-        rung=Rung.ANY_READY,
-        reasons=(f"any of {len(candidates)} ready",),
-        profile="random",
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """What the scorers say that have a say."""
+
+    weights: dict[str, float]
+    scores: NDArray[np.float64]
+    """A row a scorer, in the same order, a column a candidate; each number between 0 and 1."""
+
+    def totals(self) -> Column:
+        """Sums in the order of the scorers, so that equal scores give equal sums."""
+        totals = np.zeros(self.scores.shape[1])
+        for weight, column in zip(self.weights.values(), self.scores, strict=True):
+            totals += weight * column
+        return totals
+
+
+def _filtered(
+    request: Request,
+    candidates: Candidates,
+    profile: BuiltProfile,
+    ballot: Ballot,
+    *,
+    must: bool,
+) -> tuple[Candidates, list[str]]:
+    """Those that every filter keeps, and what went wrong."""
+    left = candidates
+    notes: list[str] = []
+    for one in profile.filters:
+        mask = _mask(request, left, one, ballot)
+        if mask is not None and mask.all():
+            continue
+        if mask is None or not mask.any():
+            if not must:
+                return left.take([], one.name), notes
+            notes.append(f"{one.name} {'failed' if mask is None else 'left nobody'}")
+            continue
+        left = left.keep(mask, one.name)
+    return left, notes
+
+
+def _mask(request: Request, left: Candidates, one: Named[Filter], ballot: Ballot) -> Mask | None:
+    kept = ballot.ask(one.name, lambda: np.asarray(one.plugin.keep(request, left), np.bool_))
+    if kept is not None and kept.shape != (len(left),):
+        ballot.blame(one.name, Why.WRONG_SHAPE)
+        return None
+    return kept
+
+
+def _rated(request: Request, left: Candidates, profile: BuiltProfile, ballot: Ballot) -> _Rated:
+    heard: list[Rater] = []
+    scores = np.empty((len(profile.scorers), len(left)))
+    for rater in profile.scorers:
+        column = ballot.ask(rater.name, partial(_column, rater, request, left))
+        if column is None:
+            continue
+        if column.shape != (len(left),):
+            ballot.blame(rater.name, Why.WRONG_SHAPE)
+            continue
+        scores[len(heard)] = column
+        heard.append(rater)
+    scores = scores[: len(heard)]
+    if heard and not (scores.min() >= 0.0 and scores.max() <= 1.0):  # NaN is neither
+        heard, scores = _cleaned(heard, scores, ballot)
+    return _Rated({rater.name: rater.weight for rater in heard}, scores)
+
+
+def _column(rater: Rater, request: Request, left: Candidates) -> Column:
+    return np.asarray(rater.plugin.score(request, left), np.float64)
+
+
+def _cleaned(
+    heard: list[Rater], scores: NDArray[np.float64], ballot: Ballot
+) -> tuple[list[Rater], NDArray[np.float64]]:
+    """Without the scorers that gave something that is no number, and within the range."""
+    finite = [bool(np.isfinite(column).all()) for column in scores]
+    for rater, column, good in zip(heard, scores, finite, strict=True):
+        if not good:
+            ballot.blame(rater.name, Why.NOT_FINITE)
+        elif column.min() < 0.0 or column.max() > 1.0:
+            ballot.blame(rater.name, Why.OUT_OF_RANGE)
+    left = [rater for rater, good in zip(heard, finite, strict=True) if good]
+    return left, np.clip(scores[finite], 0.0, 1.0)
+
+
+def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballot) -> list[int]:
+    picker, ratings = profile.picker, totals.tolist()
+    rows = ballot.ask(
+        picker.name, lambda: [index(row) for row in picker.plugin.pick(ratings, chance)]
     )
-
-
-def _rate(
-    request: Request, candidates: Sequence[Endpoint], profile: Profile
-) -> tuple[dict[str, list[float]], list[str]]:
-    """A clean column of scores per scorer, and the scorers that had to be cleaned."""
-    columns: dict[str, list[float]] = {}
-    clamped: list[str] = []
-    for weighted in profile.scorers:
-        raw = weighted.scorer.score(request, candidates)
-        if len(raw) != len(candidates):
-            raise ScoringError(
-                f"{weighted.name} rated {len(raw)} of {len(candidates)} candidates; "
-                "mend the plugin or take it out of the profile"
-            )
-        if all(0.0 <= score <= 1.0 for score in raw):
-            columns[weighted.name] = list(raw)
-        else:
-            columns[weighted.name] = [_clamp(score) for score in raw]
-            clamped.append(weighted.name)
-    return columns, clamped
-
-
-def _clamp(score: float) -> float:
-    return min(1.0, max(0.0, score)) if isfinite(score) else 0.0
+    if rows is not None:
+        known = all(0 <= row < len(ratings) for row in rows)
+        if rows and known and len(set(rows)) == len(rows):
+            return rows
+        ballot.blame(picker.name, Why.WRONG_SHAPE)
+    return sample(np.flatnonzero(totals >= totals.max() - TIE).tolist(), 1, chance)
 
 
 def _reasons(request: Request, winner: Endpoint, tied: int) -> list[str]:
@@ -146,27 +200,3 @@ def _reasons(request: Request, winner: Endpoint, tied: int) -> list[str]:
     if tied > 1:
         reasons.append(f"tie of {tied}")
     return reasons
-
-
-def _table(
-    candidates: Sequence[Endpoint],
-    totals: Sequence[float],
-    columns: Mapping[str, Sequence[float]],
-    chosen: Sequence[int],
-    most: int,
-) -> tuple[ScoreRow, ...]:
-    """Rows of the chosen first, then of the best others."""
-    order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
-    others = [index for index in order if index not in chosen]
-    rows = [*chosen, *others][:most]
-    return tuple(
-        ScoreRow(
-            endpoint=candidates[index].id,
-            address=candidates[index].address,
-            total=totals[index],
-            scores={name: column[index] for name, column in columns.items()},
-            match=candidates[index].match,
-            queue=candidates[index].load.queue,
-        )
-        for index in rows
-    )

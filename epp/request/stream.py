@@ -104,7 +104,8 @@ class Stream:
         if isinstance(outcome, Refusal):
             return self._refuse(outcome)
         self._answer.expect(outcome.progress, outcome.model)
-        if not replies.settable(protocol.DESTINATION, outcome.destination):
+        named = outcome.destination
+        if named is not None and not replies.settable(protocol.DESTINATION, named):
             return self._abort(Code.UNAVAILABLE, "the decision names no usable destination")
         self._phase = _Phase.ROUTED
         actions: list[Action] = [Send(data) for data in self._route_replies(arrival, outcome)]

@@ -4,22 +4,18 @@ An entry is `ip:port` or a bare `ip`, IPv6 with or without brackets. What cannot
 nobody, so that a malformed hint never widens the choice to the whole pool (fault B16).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-
-from epp.framework import Endpoint
 
 Spot = tuple[str, str]
 """Host in its shortest spelling, and port; an empty port means any."""
 
 
-def allowed(endpoints: Sequence[Endpoint], subset: Iterable[str] | None) -> list[Endpoint]:
-    """The endpoints inside the subset, in their order; all of them where there is none."""
-    if subset is None:
-        return list(endpoints)
+def allowed(addresses: Iterable[str], subset: Iterable[str]) -> list[bool]:
+    """Whether each of these `ip:port` is inside the subset, in their order."""
     spots = {spot for entry in subset for spot in _spots(entry)}
-    return [endpoint for endpoint in endpoints if _inside(endpoint.address, spots)]
+    return [_inside(address, spots) for address in addresses]
 
 
 def _inside(address: str, spots: set[Spot]) -> bool:

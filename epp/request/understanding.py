@@ -15,9 +15,10 @@ from epp.errors import Refusal, Saturated
 from epp.framework import Request
 
 from .apis import catalog, passthrough, rewrite
-from .apis.prompt import Parsed
+from .apis.prompt import Parsed, TextPrompt
 from .exchange import Arrival, ModelName
 from .hints import Hints
+from .objectives import LiveObjectives
 from .offload import BusyError, Offload
 from .settings import PickSettings
 from .tokens import Tokenised, Tokens
@@ -50,6 +51,8 @@ class _Reading:
     asked: str
     body: bytes | None = None
     note: str = ""
+    by: str = ""
+    """See `Request.rewritten_by`."""
 
 
 class Understanding:
@@ -60,6 +63,7 @@ class Understanding:
         *,
         tokens: Tokens,
         offload: Offload,
+        objectives: LiveObjectives,
         rules: catalog.Rules,
         settings: PickSettings,
         clock: Callable[[], float],
@@ -68,6 +72,7 @@ class Understanding:
     ) -> None:
         self._tokens = tokens
         self._offload = offload
+        self._objectives = objectives
         self._rules = rules
         self._settings = settings
         self._clock = clock
@@ -102,8 +107,8 @@ class Understanding:
             log.exception("a step of a decision failed", step="understand")
             self._failed("understand")
         if reading is None:
-            reading = _unread(arrival, hints, late=why == "late")
-        return self._understood(arrival, hints, reading, found, why)
+            reading = self._unread(arrival, hints, late=why == "late")
+        return self._understood(arrival, hints, reading, found, why=why, at=started)
 
     def left_s(self, started: float) -> float:
         """Seconds until the deadline of a request, 0 after it."""
@@ -111,10 +116,30 @@ class Understanding:
 
     async def _read(self, arrival: Arrival, name: str) -> _Reading:
         size = catalog.work_bytes(arrival, self._rules)
-        return await self._offload.run(size, lambda: _read(arrival, name, self._rules))
+        return await self._offload.run(
+            size, lambda: _read(arrival, name, self._rules, self._objectives)
+        )
+
+    def _unread(self, arrival: Arrival, hints: Hints, *, late: bool) -> _Reading:
+        """Stands in for what could not be read. Raises Saturated where it may have to be rewritten:
+        which rule fits is not known, and the client's name may mean another model to the engine."""
+        path = catalog.plain_path(arrival.path)
+        named = bool(hints.model) or self._objectives.current.rewrites
+        if late and named and catalog.suffix_of(path):
+            raise Saturated(
+                "too many large requests are being read just now; try again a little later"
+            )
+        return _Reading(passthrough.unscored(path, "not parsed"), "")
 
     def _understood(
-        self, arrival: Arrival, hints: Hints, reading: _Reading, found: Tokenised | None, why: str
+        self,
+        arrival: Arrival,
+        hints: Hints,
+        reading: _Reading,
+        found: Tokenised | None,
+        *,
+        why: str,
+        at: float,
     ) -> Understood:
         parsed = reading.parsed
         output = parsed.output_tokens or self._settings.default_output_tokens
@@ -124,15 +149,21 @@ class Understanding:
             path=parsed.path,
             model=reading.asked,
             target_model=parsed.model,
+            rewritten_by=reading.by,
             fairness_id=hints.fairness_id,
             objective=hints.objective,
+            priority=self._objectives.priority(hints.objective),
             prompt_tokens=self._prompt_tokens(arrival, parsed, found),
+            media_tokens=parsed.prompt.media_tokens if isinstance(parsed.prompt, TextPrompt) else 0,
             output_tokens=min(output, self._settings.max_output_tokens),
             exact=found is not None and found.exact,
             keys=found.keys if found is not None else (),
             block_size=self._tokens.block_tokens,
             scored=found is not None,
             whole=parsed.whole,
+            headers=arrival.headers,
+            session=hints.session,
+            at=at,
         )
         rewritten = reading.body is not None
         return Understood(
@@ -154,23 +185,30 @@ class Understanding:
         return min(len(arrival.body) // 4, MAX_UNSCORED_TOKENS)
 
 
-def _read(arrival: Arrival, name: str, rules: catalog.Rules) -> _Reading:
-    """Parse a request and call its model by `name`, if that says one. Raises Refusal.
+def _read(
+    arrival: Arrival, said: str, rules: catalog.Rules, objectives: LiveObjectives
+) -> _Reading:
+    """Parse a request and call its model as the engine does. Raises Refusal.
 
     The model that counts is the body's, whatever a header says (fault G03).
     """
     parsed = catalog.parse(arrival, rules)
-    if not name or not parsed.model or name == parsed.model:
-        return _Reading(parsed, parsed.model)
-    body = rewrite.with_model(arrival.body, name)
-    if body is None:
-        return _Reading(parsed, parsed.model, note="model not rewritten: not plain JSON")
-    return _Reading(replace(parsed, model=name), parsed.model, body, "model rewritten")
+    reading = _renamed(arrival.body, parsed, said, objectives)
+    catalog.admit(reading.parsed.model, rules)
+    return reading
 
 
-def _unread(arrival: Arrival, hints: Hints, *, late: bool) -> _Reading:
-    """Stands in for what could not be read. Raises Saturated where it had to be rewritten."""
-    path = catalog.plain_path(arrival.path)
-    if late and hints.model and catalog.suffix_of(path):
-        raise Saturated("too many large requests are being read just now; try again a little later")
-    return _Reading(passthrough.unscored(path, "not parsed"), "")
+def _renamed(body: bytes, parsed: Parsed, said: str, objectives: LiveObjectives) -> _Reading:
+    """With the name that the gateway `said`, unless a rule fits the client's own name."""
+    asked = parsed.model
+    rule = objectives.rewritten(asked)
+    by, name = (rule.by, rule.model) if rule is not None else ("header", said)
+    if not asked or not name or (rule is None and name == asked):
+        return _Reading(parsed, asked)
+    if name == asked:
+        return _Reading(parsed, asked, by=by)
+    edited = rewrite.with_model(body, name)
+    if edited is None:
+        return _Reading(parsed, asked, note="model not rewritten: not plain JSON")
+    note = "model rewritten" if rule is None else f"model rewritten by {by}"
+    return _Reading(replace(parsed, model=name), asked, edited, note, by)

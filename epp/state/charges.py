@@ -168,6 +168,7 @@ class Trusts:
 
     def __init__(self) -> None:
         self._by_endpoint: dict[EndpointId, Trust] = {}
+        self._changed: set[EndpointId] = set()
 
     def __len__(self) -> int:
         return len(self._by_endpoint)
@@ -179,9 +180,17 @@ class Trusts:
         """A decision counted on `match`; `actual` prompt tokens were cached."""
         trust = self._by_endpoint.setdefault(endpoint, Trust())
         trust.observe(match.source, match.tokens, actual)
+        self._changed.add(endpoint)
 
     def forget(self, endpoint: EndpointId) -> None:
         self._by_endpoint.pop(endpoint, None)
+        self._changed.add(endpoint)
+
+    def changed(self) -> list[EndpointId]:
+        """Endpoints whose trust may be another than when this was called last."""
+        found = list(self._changed)
+        self._changed.clear()
+        return found
 
     def match(self, endpoint: EndpointId, precise: int, predicted: int, *, fresh: bool) -> Match:
         """The better of both. Blocks of a writer that fell silent are predictions like ours."""

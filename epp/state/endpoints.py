@@ -33,6 +33,16 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrapeTarget:
+    """A member whose metrics page is worth reading."""
+
+    endpoint: EndpointId
+    url: str
+    labels: Mapping[str, str]
+    """They tell the engine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """What `replace` did. `removed` are the lives that are over for us."""
 
@@ -61,15 +71,23 @@ class EndpointStatus:
 class _Seat:
     member: Member
     incarnation: Incarnation
+    row: int = 0
+    """Its place among the members."""
     not_ready_since: float | None = None
     refused: bool = False
 
 
 class Endpoints:
-    """The members by id."""
+    """The members by id, and in rows.
+
+    `version` changes with the members, with what is known of one, and with the life of one.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._seats: dict[EndpointId, _Seat] = {}
+        self._doubtful: set[_Seat] = set()
+        """Those that somebody said were not ready, whether or not that still counts."""
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -85,7 +103,7 @@ class Endpoints:
         wanted = {member.id: member for member in members}
         removed = [seat.incarnation for id_, seat in self._seats.items() if id_ not in wanted]
         for incarnation in removed:
-            del self._seats[incarnation.endpoint]
+            self._doubtful.discard(self._seats.pop(incarnation.endpoint))
         added: list[Member] = []
         changed: list[Member] = []
         for id_, member in wanted.items():
@@ -95,10 +113,15 @@ class Endpoints:
                 added.append(member)
             elif seat.member != member:
                 if seat.member.address != member.address:
-                    seat.refused, seat.not_ready_since = False, None
+                    self._trust(seat)
                 seat.member = member
                 changed.append(member)
-        return Changes(tuple(added), tuple(removed), tuple(changed))
+        changes = Changes(tuple(added), tuple(removed), tuple(changed))
+        if changes:
+            self.version += 1
+            for row, seat in enumerate(self._seats.values()):
+                seat.row = row
+        return changes
 
     def born(self, endpoint: EndpointId, start_ms: int, now: float) -> Incarnation | None:
         """Somebody saw a life that began at `start_ms`. Returns the current life.
@@ -110,7 +133,8 @@ class Endpoints:
             return None
         if start_ms > seat.incarnation.start_ms:
             seat.incarnation = Incarnation(endpoint, start_ms)
-            seat.refused, seat.not_ready_since = False, None
+            self._trust(seat)
+            self.version += 1
         return seat.incarnation
 
     def member(self, endpoint: EndpointId) -> Member | None:
@@ -127,12 +151,14 @@ class Endpoints:
         seat = self._seats.get(endpoint)
         if seat is not None:
             seat.not_ready_since = None if ready else now
+            self._judge(seat)
 
     def heard(self, endpoint: EndpointId) -> None:
         """The endpoint's sidecar spoke: somebody is there."""
         seat = self._seats.get(endpoint)
-        if seat is not None:
+        if seat is not None and seat.refused:
             seat.refused = False
+            self._judge(seat)
 
     def set_reachable(self, endpoint: EndpointId, reachable: bool, now: float) -> None:
         """What a scrape found: False when the port refused the connection.
@@ -146,6 +172,7 @@ class Endpoints:
         seat.refused = not reachable
         if reachable and seat.not_ready_since is not None and now - seat.not_ready_since > 2.0:
             seat.not_ready_since = None
+        self._judge(seat)
 
     def is_ready(self, endpoint: EndpointId, now: float) -> bool:
         seat = self._seats.get(endpoint)
@@ -154,6 +181,26 @@ class Endpoints:
     def ready(self, now: float) -> list[tuple[Member, Incarnation]]:
         """Those that may get requests, each with its current life."""
         return [(s.member, s.incarnation) for s in self._seats.values() if _ready(s, now)]
+
+    def rows(self) -> list[tuple[Member, Incarnation]]:
+        """All members with their lives, in an order that only `replace` changes."""
+        return [(seat.member, seat.incarnation) for seat in self._seats.values()]
+
+    def unready(self, now: float) -> tuple[int, ...]:
+        """Rows of the members that may get no requests, ascending."""
+        if not self._doubtful:
+            return ()
+        return tuple(sorted(seat.row for seat in self._doubtful if not _ready(seat, now)))
+
+    def _trust(self, seat: _Seat) -> None:
+        seat.refused, seat.not_ready_since = False, None
+        self._doubtful.discard(seat)
+
+    def _judge(self, seat: _Seat) -> None:
+        if seat.refused or seat.not_ready_since is not None:
+            self._doubtful.add(seat)
+        else:
+            self._doubtful.discard(seat)
 
 
 def _ready(seat: _Seat, now: float) -> bool:

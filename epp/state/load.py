@@ -14,31 +14,17 @@ come late, twice, or for an earlier life find nothing and change nothing (fault 
 import heapq
 from dataclasses import dataclass
 
-from epp.framework import Incarnation, Load
+from epp.framework import Incarnation, Load, Lora
 
-from .pace import PRIOR_PREFILL_TOKENS_PER_S, Durations, PrefillPace
+from . import measures
+from .measures import LoadRules
+from .pace import Durations, PrefillPace
 from .reports import LoadReport
 from .reservation import Life, Reservation
 
 __all__ = ["LoadBook", "LoadReport", "LoadRules", "Sums"]
 
 _MOST_TOKENS = 2**31
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRules:
-    stale_s: float = 2.0
-    """A report older than this says nothing."""
-    max_reservations: int = 100_000
-    """Further decisions are routed, but not charged."""
-    done_cap_s: float = 900.0
-    """After the stream, wait this long for the sidecar's `done`, then estimate."""
-    prefill_tokens_per_s: float = PRIOR_PREFILL_TOKENS_PER_S
-    """Prefill speed until something was observed."""
-    duration_prior_s: float = 60.0
-    """The pool's p99 duration until something was observed."""
-    default_block_tokens: int = 16
-    """Engine block size until a report says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +40,8 @@ class Sums:
 class LoadBook:
     """All reservations of one pool. Every method is idempotent per request; no count is negative.
 
-    `untracked` counts decisions that were not charged because the book was full.
+    `untracked` counts decisions that were not charged because the book was full. One reader may
+    keep rows of numbers of all lives; `changed` tells it which of them to read again.
     """
 
     def __init__(self, rules: LoadRules | None = None) -> None:
@@ -66,6 +53,9 @@ class LoadBook:
         self._durations = Durations(prior_s=self.rules.duration_prior_s)
         self._pace = PrefillPace()
         self._settled: list[str] = []
+        self._changed: set[Life] = set()
+        self._draining: set[Life] = set()
+        self._over: set[Incarnation] = set()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -154,6 +144,7 @@ class LoadBook:
             held.life.pace.observe(held.ahead_tokens, elapsed)
             self._pace.observe(held.ahead_tokens, elapsed)
             held.life.prefilled(held)
+            self._changed.add(held.life)
         if held.shown and held.estimated:
             self._give_up(held)
         else:
@@ -189,6 +180,7 @@ class LoadBook:
         """A measurement was received. It shows every request that had begun before."""
         life = self._life(inc)
         life.report, life.report_at = report, now
+        self._changed.add(life)
         still: list[Reservation] = []
         for held in life.unshown:
             began = held.first_at if held.first_at is not None else held.headers_at
@@ -222,11 +214,15 @@ class LoadBook:
             self.forget(inc)
             life.incarnation = inc
             self._lives[inc] = life
+            self._changed.add(life)
 
     def forget(self, inc: Incarnation) -> None:
         """That life is over: all its reservations are released at once."""
         life = self._lives.pop(inc, None)
         if life is not None:
+            self._changed.discard(life)
+            self._draining.discard(life)
+            self._over.add(inc)
             for held in life.requests.values():
                 held.ended = True
                 del self._requests[held.id]
@@ -258,33 +254,29 @@ class LoadBook:
         if life is None:
             return Load()
         self._settle(life, now)
-        report = life.report
-        prefill = life.remaining_prefill(now)
-        if report is None:
-            return Load(
-                reserved_requests=len(life.requests),
-                reserved_pending=life.pending,
-                reserved_prefill_tokens=prefill,
-                reserved_decode_blocks=life.decode_blocks,
-            )
-        age = max(0.0, now - life.report_at)
-        fresh = age <= self.rules.stale_s
-        usage, total = report.kv_usage, report.total_blocks
-        active = usage * total if fresh and usage is not None and total is not None else None
-        return Load(
-            waiting=report.waiting if fresh else None,
-            running=report.running if fresh else None,
-            kv_usage=usage if fresh else None,
-            active_blocks=active,
-            total_blocks=total,
-            block_tokens=self._block_tokens(life),
-            lora=report.lora if fresh else None,
-            age_s=age,
-            reserved_requests=len(life.requests),
-            reserved_pending=life.pending,
-            reserved_prefill_tokens=prefill,
-            reserved_decode_blocks=life.decode_blocks,
-        )
+        return measures.load_of(life, self.rules, now)
+
+    def changed(self, now: float) -> list[Incarnation]:
+        """Lives whose numbers may be others than when this was called last."""
+        for life in list(self._draining):
+            self._settle(life, now)
+            if life.draining:
+                self._changed.add(life)
+            else:
+                self._draining.discard(life)
+        found = [*self._over, *(life.incarnation for life in self._changed)]
+        self._changed.clear()
+        self._over.clear()
+        return found
+
+    def row(self, inc: Incarnation, now: float) -> tuple[tuple[float, ...], Lora | None]:
+        """Numbers of one life as `measures` names them, and its adapters, however old."""
+        life = self._lives.get(inc)
+        if life is None:
+            return measures.EMPTY, None
+        self._settle(life, now)
+        row = measures.row_of(life, self.rules, now)
+        return row, None if life.report is None else life.report.lora
 
     def sums(self) -> dict[Incarnation, Sums]:
         """Absolute sums per life; lives without reservations are left out."""
@@ -300,7 +292,12 @@ class LoadBook:
         """Observed speed of this life, else of the pool, else the prior."""
         life = self._lives.get(inc)
         own = life.pace.measured if life is not None else None
-        return own or self._pace.measured or self.rules.prefill_tokens_per_s
+        return own or self.pool_prefill_tokens_per_s
+
+    @property
+    def pool_prefill_tokens_per_s(self) -> float:
+        """Of a life whose own speed has not been observed."""
+        return self._pace.measured or self.rules.prefill_tokens_per_s
 
     @property
     def p99_duration_s(self) -> float:
@@ -318,7 +315,7 @@ class LoadBook:
         has_writer: bool,
         born_at: float,
     ) -> Reservation:
-        block = self._block_tokens(life)
+        block = measures.block_tokens(life, self.rules)
         held = Reservation(
             request_id,
             life,
@@ -331,6 +328,7 @@ class LoadBook:
         life.pending += 1
         life.prefill_tokens += held.prefill_tokens
         life.decode_blocks += held.decode_blocks
+        self._changed.add(life)
         return held
 
     def _life(self, inc: Incarnation) -> Life:
@@ -339,10 +337,6 @@ class LoadBook:
             life = self._lives[inc] = Life(inc)
         return life
 
-    def _block_tokens(self, life: Life) -> int:
-        known = life.report.block_tokens if life.report is not None else None
-        return known or self.rules.default_block_tokens
-
     def _end(self, held: Reservation) -> None:
         if not held.ended:
             held.ended = True
@@ -350,6 +344,7 @@ class LoadBook:
             held.life.show(held)
             del held.life.requests[held.id]
             del self._requests[held.id]
+            self._changed.add(held.life)
 
     def _give_up(self, held: Reservation) -> None:
         self._settled.append(held.id)
@@ -365,6 +360,7 @@ class LoadBook:
 
     def _estimate(self, held: Reservation, now: float) -> None:
         life = held.life
+        self._changed.add(life)
         held.estimated, held.waits_for_done = True, False
         latest = held.born_at + self._durations.p99_s
         if latest <= now:
@@ -379,11 +375,13 @@ class LoadBook:
         life.await_report(held)
         if held.pending:
             life.drain(held, self.prefill_tokens_per_s(life.incarnation))
+            self._draining.add(life)
             self._settle(life, now)
         elif held.shown:
             self._give_up(held)
 
     def _settle(self, life: Life, now: float) -> None:
         for held in life.drained(now):
+            self._changed.add(life)
             if held.shown:
                 self._give_up(held)

@@ -12,9 +12,11 @@ the value is the time at which it held, so the largest is the present one.
 import math
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from epp.errors import EppError
 from epp.framework import Lora
+from epp.framework.engines import VLLM, EngineNames, MetricSpec, Specs
 
 from .reports import LoadReport
 
@@ -22,35 +24,21 @@ MAX_PAGE_BYTES = 8 << 20
 MAX_SERIES = 1024
 """Series of one family that are read: more engines than any endpoint has."""
 
+_START = (MetricSpec("process_start_time_seconds"),)
+_LORA_RUNNING, _LORA_WAITING, _LORA_MOST = (
+    "running_lora_adapters",
+    "waiting_lora_adapters",
+    "max_lora",
+)
+"""Labels of the LoRA gauge; the first two are lists."""
+_MODEL = "model_name"
+"""Label of the queue: the model that the adapters change."""
+
 
 class PageError(EppError):
     """A page that is larger than allowed."""
 
     reason = "metrics-page"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricNames:
-    """Where one kind of engine says what. The first name that is on the page counts (B04)."""
-
-    waiting: tuple[str, ...] = ("vllm:num_requests_waiting",)
-    running: tuple[str, ...] = ("vllm:num_requests_running",)
-    kv_usage: tuple[str, ...] = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-    cache_info: tuple[str, ...] = ("vllm:cache_config_info",)
-    """A constant gauge with the two labels below."""
-    block_tokens_label: str = "block_size"
-    total_blocks_label: str = "num_gpu_blocks"
-    lora: tuple[str, ...] = ("vllm:lora_requests_info",)
-    """A gauge whose value is Unix time, with the three labels below; the first two are lists."""
-    lora_running_label: str = "running_lora_adapters"
-    lora_waiting_label: str = "waiting_lora_adapters"
-    lora_most_label: str = "max_lora"
-    model_label: str = "model_name"
-    """Of `waiting`: the model that the adapters change."""
-    start: tuple[str, ...] = ("process_start_time_seconds",)
-
-
-VLLM = MetricNames()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +51,15 @@ class EngineMetrics:
 
 
 def parse_page(
-    text: bytes, max_bytes: int = MAX_PAGE_BYTES, names: MetricNames = VLLM
+    text: bytes, max_bytes: int = MAX_PAGE_BYTES, names: EngineNames = VLLM
 ) -> EngineMetrics:
     """Read one page in the Prometheus or OpenMetrics text format. Raises PageError if too long."""
     if len(text) > max_bytes:
         raise PageError(f"metrics page of {len(text)} bytes; {max_bytes} are allowed")
     found = _Page(text, names)
     usage = found.values(names.kv_usage)
-    start = found.values(names.start)
-    block_tokens, total_blocks = _blocks(found.labels(names.cache_info), names)
+    start = found.values(_START)
+    block_tokens, total_blocks = _blocks(found)
     return EngineMetrics(
         report=LoadReport(
             waiting=_total(found.values(names.waiting)),
@@ -79,19 +67,24 @@ def parse_page(
             kv_usage=math.fsum(usage) / len(usage) if usage else None,
             total_blocks=total_blocks,
             block_tokens=block_tokens,
-            lora=_lora(found, names),
+            lora=_lora(found),
         ),
         start_ms=round(max(start) * 1000) if start and max(start) < 2**40 else None,
     )
 
 
+_Series = tuple[bytes, bytes]
+"""Labels and value, as they stand there."""
+
+
 class _Page:
     """The series of the wanted families, by family name."""
 
-    def __init__(self, text: bytes, names: MetricNames) -> None:
-        self._series: dict[str, list[tuple[bytes, bytes]]] = {}
+    def __init__(self, text: bytes, names: EngineNames) -> None:
+        self.names = names
+        self._series: dict[str, list[_Series]] = {}
         self._latest: tuple[float, bytes] | None = None
-        lora = {name.encode() for name in names.lora}
+        lora = {spec.family.encode() for spec in names.lora}
         for match in _pattern(names).finditer(text):
             if match[1] in lora:
                 self._keep_latest(match[2] or b"", match[3])
@@ -103,7 +96,9 @@ class _Page:
     def _keep_latest(self, labels: bytes, value: bytes) -> None:
         """One of many thousand that a long-lived engine shows (its history, not its state)."""
         at = _number(value)
-        if at is not None and (self._latest is None or at >= self._latest[0]):
+        if at is None or (self._latest is not None and at < self._latest[0]):
+            return
+        if any(_matches(spec, labels) for spec in self.names.lora):
             self._latest = at, labels
 
     @property
@@ -111,53 +106,72 @@ class _Page:
         """Labels of the present LoRA series."""
         return None if self._latest is None else _labels(self._latest[1])
 
-    def values(self, names: tuple[str, ...]) -> list[float]:
-        """All values of the first family there; none if one of them is no usable number."""
-        numbers = [_number(value) for _, value in self._first(names)]
-        return [n for n in numbers if n is not None] if None not in numbers else []
+    def values(self, wanted: Specs) -> list[float]:
+        """One of each engine, by the first spec there; none if one of them is no usable number."""
+        series = self._first(wanted)
+        numbers = [_number(value) for _, value in series]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            return []
+        return known if not self.names.copies else self._without_copies(series, known)
 
-    def labels(self, names: tuple[str, ...]) -> list[dict[str, str]]:
-        return [_labels(labels) for labels, _ in self._first(names)]
+    def labels(self, wanted: Specs) -> list[dict[str, str]]:
+        return [_labels(labels) for labels, _ in self._first(wanted)]
 
-    def _first(self, names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
-        return next((self._series[name] for name in names if name in self._series), [])
+    def _without_copies(self, series: list[_Series], numbers: list[float]) -> list[float]:
+        """The largest of each engine's ranks, for one may have told it a moment earlier."""
+        most: dict[frozenset[tuple[str, str]], float] = {}
+        for (labels, _), number in zip(series, numbers, strict=True):
+            pairs = _labels(labels).items()
+            engine = frozenset(pair for pair in pairs if pair[0] not in self.names.copies)
+            most[engine] = max(number, most.get(engine, 0.0))
+        return list(most.values())
+
+    def _first(self, wanted: Specs) -> list[_Series]:
+        for spec in wanted:
+            series = self._series.get(spec.family, [])
+            matching = [one for one in series if _matches(spec, one[0])]
+            if matching:
+                return matching
+        return []
+
+
+def _matches(spec: MetricSpec, labels: bytes) -> bool:
+    return not spec.labels or spec.matches(_labels(labels))
 
 
 _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
-_PATTERNS: dict[MetricNames, re.Pattern[bytes]] = {}
 
 
-def _pattern(names: MetricNames) -> re.Pattern[bytes]:
-    known = _PATTERNS.get(names)
-    if known is None:
-        wanted = (
-            *names.waiting,
-            *names.running,
-            *names.kv_usage,
-            *names.cache_info,
-            *names.lora,
-            *names.start,
-        )
-        either = b"|".join(re.escape(name).encode() for name in wanted)
-        known = re.compile(rb"^(" + either + rb")(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
-        if len(_PATTERNS) < 16:
-            _PATTERNS[names] = known
-    return known
+@lru_cache(maxsize=64)
+def _pattern(names: EngineNames) -> re.Pattern[bytes]:
+    wanted = (
+        *names.waiting,
+        *names.running,
+        *names.kv_usage,
+        *names.cache_info,
+        *names.block_tokens,
+        *names.total_blocks,
+        *names.lora,
+        *_START,
+    )
+    either = b"|".join(sorted({re.escape(spec.family).encode() for spec in wanted}))
+    return re.compile(rb"^(" + either + rb")(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 
 
 def _labels(text: bytes) -> dict[str, str]:
     return {key.decode(): value.decode(errors="replace") for key, value in _LABEL.findall(text)}
 
 
-def _lora(page: _Page, names: MetricNames) -> Lora | None:
+def _lora(page: _Page) -> Lora | None:
     labels = page.adapters
     if labels is None:
         return None
-    models = {found.get(names.model_label, "") for found in page.labels(names.waiting)}
+    models = {found.get(_MODEL, "") for found in page.labels(page.names.waiting)}
     return Lora(
-        running=_listed(labels.get(names.lora_running_label, "")),
-        waiting=_listed(labels.get(names.lora_waiting_label, "")),
-        most=_integer(labels.get(names.lora_most_label)) or 0,
+        running=_listed(labels.get(_LORA_RUNNING, "")),
+        waiting=_listed(labels.get(_LORA_WAITING, "")),
+        most=_integer(labels.get(_LORA_MOST)) or 0,
         base=models.pop() if len(models) == 1 else "",
     )
 
@@ -178,11 +192,16 @@ def _total(values: list[float]) -> int | None:
     return round(math.fsum(values)) if values else None
 
 
-def _blocks(series: list[dict[str, str]], names: MetricNames) -> tuple[int | None, int | None]:
+def _blocks(page: _Page) -> tuple[int | None, int | None]:
     """Block size, and blocks of all engines together; unequal sizes cannot be added up."""
-    engines = {labels.get("engine", ""): labels for labels in series}
+    names = page.names
+    series = page.labels(names.cache_info)
+    engines = {labels.get(names.engine_label, ""): labels for labels in series}
     sizes = {_integer(labels.get(names.block_tokens_label)) for labels in engines.values()}
     counts = [_integer(labels.get(names.total_blocks_label)) for labels in engines.values()]
+    if not engines:
+        sizes = {round(value) for value in page.values(names.block_tokens)}
+        counts = [round(value) for value in page.values(names.total_blocks)]
     size = sizes.pop() if len(sizes) == 1 else None
     known = [count for count in counts if count is not None]
     total = sum(known) if known and len(known) == len(counts) and size is not None else None

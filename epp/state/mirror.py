@@ -7,7 +7,7 @@ from epp.framework import EndpointId, Incarnation, Rung
 
 from . import blocks
 from .feed import Feed, Verdict
-from .prefix.index import PrefixIndex
+from .prefix.index import Depths, PrefixIndex
 from .records import BlockChange, Record
 
 
@@ -24,19 +24,32 @@ class Mirror:
     ) -> None:
         self.own_block_tokens = own_block_tokens
         self._index = index
-        self._fresh_s = fresh_s
+        self.fresh_s = fresh_s
+        """A writer silent for longer is not believed."""
         self._counts = counts
         self._feeds: dict[EndpointId, Feed] = {}
+        self._heard: set[EndpointId] = set()
 
     def fresh(self, endpoint: EndpointId, now: float) -> bool:
         """Its writer spoke lately."""
         age = self.age_s(endpoint, now)
-        return age is not None and age <= self._fresh_s
+        return age is not None and age <= self.fresh_s
+
+    def heard(self) -> list[EndpointId]:
+        """Endpoints whose `last_at` may be another than when this was called last."""
+        found = list(self._heard)
+        self._heard.clear()
+        return found
+
+    def last_at(self, endpoint: EndpointId) -> float | None:
+        """When its writer spoke last; None when it did not in this life."""
+        feed = self._feeds.get(endpoint)
+        return None if feed is None else feed.last_at
 
     def age_s(self, endpoint: EndpointId, now: float) -> float | None:
         """Seconds since its writer's last record; None when there was none in this life."""
-        feed = self._feeds.get(endpoint)
-        return None if feed is None or feed.last_at is None else now - feed.last_at
+        at = self.last_at(endpoint)
+        return None if at is None else now - at
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
@@ -59,6 +72,7 @@ class Mirror:
         """
         feed = self._feeds.setdefault(inc.endpoint, Feed())
         verdict = feed.on(record, now)
+        self._heard.add(inc.endpoint)
         if verdict is not Verdict.NEXT:
             self._counts[f"feed-{verdict}"] += 1
         if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
@@ -89,8 +103,9 @@ class Mirror:
             return False
         return bool(change.stored or change.removed) and feed.complete
 
-    def lookup(self, keys: Sequence[int], lives: Sequence[Incarnation]) -> dict[Incarnation, int]:
-        return self._index.lookup(keys, lives)
+    def depths(self, keys: Sequence[int], lives: tuple[Incarnation, ...]) -> Depths:
+        """Leading keys that each engine holds; see `PrefixIndex.depths`."""
+        return self._index.depths(keys, lives)
 
     def blocks(self, inc: Incarnation) -> int:
         return self._index.blocks(inc)
@@ -99,6 +114,7 @@ class Mirror:
         """That life is over."""
         self._index.clear(inc)
         self._feeds.pop(inc.endpoint, None)
+        self._heard.add(inc.endpoint)
 
     def sweep(self, budget: int) -> None:
         self._index.sweep(budget)

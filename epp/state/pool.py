@@ -7,30 +7,26 @@ progress of our own requests. `tick` several times a second lets old things go.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from epp.framework import (
-    NO_MATCH,
-    Endpoint,
-    EndpointId,
-    Incarnation,
-    Match,
-    PoolId,
-    Request,
-    Rung,
-)
+from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
 
 from . import blocks
 from .charges import Charges, Trusts, Unconfirmed
 from .charging import Charging, DoneHook
-from .endpoints import Changes, Endpoints, EndpointStatus, Member
+from .endpoints import Changes, Endpoints, EndpointStatus, Member, ScrapeTarget
 from .load import LoadBook
+from .matching import matches
 from .metrics_page import EngineMetrics
 from .mirror import Mirror
 from .prefix.index import PrefixIndex
 from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
+from .table import Table
+
+RemovedHook = Callable[[Collection[EndpointId]], None]
+"""Called with members that left the pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,41 +92,38 @@ class PoolState:
             counts=self.counts,
             on_done=self.on_done,
         )
-        self._lives: tuple[Incarnation, ...] = ()
+        self._table = Table(endpoints=endpoints, load=load, trust=self._trust, mirror=self._mirror)
+        self.on_removed: list[RemovedHook] = []
 
     # Read by decisions
 
     def candidates(
         self, keys: Sequence[int], *, block_tokens: int, prompt_tokens: int, now: float
-    ) -> list[Endpoint]:
+    ) -> Candidates:
         """Ready members with load and match. No keys, or keys of another size: no matches."""
-        ready = self.endpoints.ready(now)
         if not keys or block_tokens != self.rules.own_block_tokens:
-            return [self._endpoint(member, inc, NO_MATCH, now) for member, inc in ready]
-        lives = tuple(inc for _, inc in ready)
-        if lives == self._lives:
-            lives = self._lives  # the index is faster for the same tuple
-        self._lives = lives
-        precise = self._mirror.lookup(keys, lives)
-        predicted = self._predicted.lookup(keys, lives, now)
-        return [
-            self._endpoint(
-                member,
-                inc,
-                self._trust.match(
-                    member.id,
-                    min(prompt_tokens, precise.get(inc, 0) * block_tokens),
-                    min(prompt_tokens, predicted.get(inc, 0) * block_tokens),
-                    fresh=self._mirror.fresh(member.id, now),
-                ),
-                now,
-            )
-            for member, inc in ready
-        ]
+            return self.ready(now)
+        table = self._table
+        table.refresh(now)
+        found = matches(
+            self._mirror.depths(keys, table.lives),
+            self._predicted.depths(keys, table.lives, now),
+            fresh=table.fresh(now),
+            trust=table.trusts,
+            block_tokens=block_tokens,
+            prompt_tokens=prompt_tokens,
+        )
+        return table.candidates(now, found)
 
-    def ready(self, now: float) -> list[Endpoint]:
+    def ready(self, now: float) -> Candidates:
         """Ready members with their load, without matches."""
-        return [self._endpoint(m, inc, NO_MATCH, now) for m, inc in self.endpoints.ready(now)]
+        self._table.refresh(now)
+        return self._table.candidates(now)
+
+    def at(self, address: str, now: float) -> Endpoint | None:
+        """The member behind an address, ready or not, without a match."""
+        self._table.refresh(now)
+        return self._table.at(address, now)
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
@@ -153,7 +146,7 @@ class PoolState:
     ) -> None:
         """The gateway had `address` serve a request for which we named `chosen`, best first."""
         known = (endpoint for endpoint in chosen if endpoint.address == address)
-        self._charging.move(request, next(known, None) or self._at(address, now), now)
+        self._charging.move(request, next(known, None) or self.at(address, now), now)
 
     def response_headers(self, request_id: str, status: int, now: float) -> None:
         """The answer began."""
@@ -197,12 +190,16 @@ class PoolState:
         for inc in changes.removed:
             self._forget(inc)
             self._trust.forget(inc.endpoint)
+        if changes.removed:
+            gone = [inc.endpoint for inc in changes.removed]
+            for hook in self.on_removed:
+                hook(gone)
         return changes
 
-    def scrape_targets(self, now: float) -> list[tuple[EndpointId, str]]:
+    def scrape_targets(self, now: float) -> list[ScrapeTarget]:
         """Members whose page is worth reading: no sidecar, or none that speaks."""
         return [
-            (member.id, member.metrics_url)
+            ScrapeTarget(member.id, member.metrics_url, member.labels)
             for member in self.endpoints
             if member.metrics_url is not None
             and not (member.has_sidecar and self._mirror.fresh(member.id, now))
@@ -228,6 +225,7 @@ class PoolState:
     def tick(self, now: float) -> None:
         """Let go of what is over. Cheap; call it several times a second."""
         self._charging.tick(now)
+        self._table.refresh(now)
         self._mirror.sweep(self.rules.sweep_budget)
         for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
             inc = self.endpoints.incarnation(endpoint)
@@ -235,26 +233,6 @@ class PoolState:
                 self._load.writer_lost(inc, now)
 
     # Mechanics
-
-    def _at(self, address: str, now: float) -> Endpoint | None:
-        """The member behind an address, without a match."""
-        for member in self.endpoints:
-            inc = self.endpoints.incarnation(member.id)
-            if member.address == address and inc is not None:
-                return self._endpoint(member, inc, NO_MATCH, now)
-        return None
-
-    def _endpoint(self, member: Member, inc: Incarnation, match: Match, now: float) -> Endpoint:
-        return Endpoint(
-            id=member.id,
-            address=member.address,
-            incarnation=inc,
-            role=member.role,
-            labels=member.labels,
-            has_sidecar=member.has_sidecar,
-            load=self._load.load(inc, now),
-            match=match,
-        )
 
     def _born(self, endpoint: EndpointId, start_ms: int, now: float) -> Incarnation | None:
         before = self.endpoints.incarnation(endpoint)

@@ -3,13 +3,19 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from epp.protocol import HOP_BY_HOP_HEADERS, PICKER_HEADERS, REQUEST_ID, ROUTING_HEADERS
+from epp.protocol import (
+    ADMIN_TOKEN,
+    HOP_BY_HOP_HEADERS,
+    PICKER_HEADERS,
+    REQUEST_ID,
+    ROUTING_HEADERS,
+)
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 Fields = list[tuple[str, str]]
 
 _HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP_HEADERS)
-_INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS))
+_INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS, ADMIN_TOKEN))
 _ACCEPT_ENCODING = b"accept-encoding"
 _REQUEST_ID = REQUEST_ID.encode()
 _EXPECT = b"expect"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from epp.config.endpoints_file import MAX_BYTES, EndpointEntry, parse_entries
+from epp.config.endpoints_file import EndpointEntry, parse_entries
+from epp.config.located import MAX_BYTES
 from epp.errors import ConfigError
 
 from .legs import LegKeys

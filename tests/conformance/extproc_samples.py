@@ -63,6 +63,7 @@ def responses() -> list[pb.ProcessingResponse]:
         replies.routing(
             replies.REQUEST_BODY, "10.0.0.1:8000", [], [], new_length=False, new_body=b"new"
         ),
+        replies.routing(replies.REQUEST_HEADERS, None, [], [], new_length=False),
         replies.routing(
             replies.REQUEST_HEADERS,
             "10.0.0.1:8000",

@@ -19,9 +19,7 @@ from epp._pb import extproc_pb2 as pb
 from epp.app import Picker
 from epp.config.serve import serve_settings
 from epp.framework import EndpointId
-from epp.framework.registry import build_scorer
 from epp.request.offload import Offload
-from epp.request.schedule import Profile, Weighted
 from epp.request.transport import grpc as transport
 from epp.state.endpoints import Member
 from epp.state.metrics_page import parse_page
@@ -41,30 +39,27 @@ CASES: list[dict[str, Any]] = FILE["case"]
 LORA = 'vllm:lora_requests_info{{max_lora="{}",running_lora_adapters="{}"}} 1.7e9\n'
 
 
-def reference_profile() -> Profile:
-    """Four scorers of equal weight, without our damping of small differences."""
-    kinds: dict[str, dict[str, float]] = {
-        "queue-scorer": {"minRange": 1},
-        "kv-cache-utilization-scorer": {},
-        "prefix-cache-scorer": {},
-        "lora-affinity-scorer": {},
-    }
-    return Profile(
-        "reference",
-        tuple(Weighted(kind, build_scorer(kind, given), 1.0) for kind, given in kinds.items()),
-    )
+REFERENCE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: queue-scorer
+  - type: kv-cache-utilization-scorer
+  - type: prefix-cache-scorer
+  - type: lora-affinity-scorer
+"""
+"""Four scorers of equal weight, without our damping of small differences."""
 
 
 @pytest.fixture(params=["ours", "reference"])
-def _profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "reference":
-        monkeypatch.setattr(composition, "default_profile", reference_profile)
-        monkeypatch.setattr(composition, "load_only_profile", reference_profile)
+def config(request: pytest.FixtureRequest) -> str | None:
+    return REFERENCE if request.param == "reference" else None
 
 
-def new_picker(case: Mapping[str, Any]) -> Picker:
+def new_picker(case: Mapping[str, Any], config: str | None, objectives: Path) -> Picker:
     """A picker that has just read the pages of the case's pods."""
     flags = {"endpoints_file": "unused", "tokenizer": "estimate", **case.get("flags", {})}
+    flags |= {"config_text": config, "objectives_file": objectives}
     picker = Picker(serve_settings({"metrics_staleness_threshold_s": 3600.0, **flags}))
     now = composition.clock()
     members = [
@@ -140,10 +135,13 @@ def llm_body(model: str, prompt: str) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-@pytest.mark.usefixtures("_profile")
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-async def test_a_hermetic_case_of_the_reference(case: dict[str, Any]) -> None:
-    picker, expect = new_picker(case), case["expect"]
+async def test_a_hermetic_case_of_the_reference(
+    config: str | None, case: dict[str, Any], tmp_path: Path
+) -> None:
+    objectives = tmp_path / "objectives.yaml"
+    objectives.write_text(FILE["objectives"])
+    picker, expect = new_picker(case, config, objectives), case["expect"]
     async with stream_to(picker) as call:
         if "request" in case:
             await call.send(*messages(case))

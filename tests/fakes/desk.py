@@ -13,16 +13,17 @@ from epp.framework import Decision, EndpointId, PoolId, Request, Role
 from epp.request.apis.catalog import ANY, Rules
 from epp.request.director import PickDirector, PickSettings
 from epp.request.exchange import Arrival, Outcome, Route
+from epp.request.objectives import LiveObjectives
 from epp.request.offload import Offload
-from epp.request.profiles import ModeSwitch, default_profile, load_only_profile, prefill_profile
-from epp.request.schedule import Profile
-from epp.request.split import SplitRules
+from epp.request.plan.live import Built, LivePlan
+from epp.request.profiles import ModeSwitch
 from epp.request.tokens import Tokenizer, Tokens
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
+from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
 
@@ -35,6 +36,7 @@ class Witness:
         self.refusals: list[Refusal] = []
         self.failures: list[str] = []
         self.answers: list[tuple[int, bool]] = []
+        self.agreements: list[bool | None] = []
         self.ignored_headers: list[str] = []
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
@@ -53,6 +55,9 @@ class Witness:
     def answered(self, request: Request, status: int, *, as_told: bool) -> None:
         self.answers.append((status, as_told))
 
+    def shadowed(self, request: Request, *, agreed: bool | None) -> None:
+        self.agreements.append(agreed)
+
     @property
     def last(self) -> Decision:
         return self.decisions[-1][0]
@@ -69,17 +74,20 @@ class Desk:
         spawn: Any,
         offload: Offload,
         settings: PickSettings | None,
-        profile: Profile | None,
-        load_only: Profile | None,
-        prefill: Profile | None,
+        built: Built | None,
+        split: str,
         roles: Sequence[Role],
-        split_rules: SplitRules | None,
         rules: Rules,
     ) -> None:
+        chance = Random(5)
         self.now = 1000.0
         self.offload = offload
         self.witness = Witness()
         self.switch = ModeSwitch()
+        self.booth = Booth()
+        self.objectives = LiveObjectives(chance)
+        named = settings.destinations if settings is not None else 1
+        self.live = LivePlan(built or default_built(split, endpoints=named))
         self.index = PrefixIndex(10_000)
         self.load = LoadBook()
         self.pool = PoolState(
@@ -101,14 +109,13 @@ class Desk:
             tokens=self.tokens,
             offload=offload,
             switch=self.switch,
-            profile=profile or default_profile(),
-            load_only=load_only or load_only_profile(),
-            prefill=prefill or prefill_profile(),
-            chance=Random(5),
+            live=self.live,
+            ballot=self.booth.ballot,
+            chance=chance,
             clock=self.clock,
             observers=(self.witness,),
+            objectives=self.objectives,
             settings=settings,
-            split_rules=split_rules,
             rules=rules,
         )
 
@@ -129,6 +136,14 @@ class Desk:
         outcome = await self.decide(body, **arrival)
         assert isinstance(outcome, Route), outcome
         return outcome
+
+    async def served(self, body: Any = None, **arrival: Any) -> Route:
+        """Route a request and answer it whole."""
+        route = await self.route(body, **arrival)
+        route.progress.response_headers(200, None)
+        route.progress.body(1)
+        route.progress.finished()
+        return route
 
     def reserved(self) -> int:
         """Requests that the pool still holds load for."""
@@ -166,16 +181,14 @@ async def open_desk(
     *,
     tokenizer: Tokenizer | None = None,
     settings: PickSettings | None = None,
-    profile: Profile | None = None,
-    load_only: Profile | None = None,
-    prefill: Profile | None = None,
+    built: Built | None = None,
+    split: str = "prefix",
     roles: Sequence[Role] = (),
-    split_rules: SplitRules | None = None,
     rules: Rules = ANY,
     then: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Desk]:
     """A desk of `count` idle endpoints, or one for each role; `then` runs before its tasks are
-    awaited."""
+    awaited. `split`: as the flag; or `built` is the whole plan."""
     count = len(roles) or count
     with Offload() as offload:
         async with asyncio.TaskGroup() as tasks:
@@ -185,11 +198,9 @@ async def open_desk(
                 spawn=tasks.create_task,
                 offload=offload,
                 settings=settings,
-                profile=profile,
-                load_only=load_only,
-                prefill=prefill,
+                built=built,
+                split=split,
                 roles=roles,
-                split_rules=split_rules,
                 rules=rules,
             )
             then()

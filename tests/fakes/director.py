@@ -43,7 +43,7 @@ class RecordingProgress:
 
 
 def route(
-    destination: str,
+    destination: str | None,
     *,
     progress: RecordingProgress | None = None,
     set_headers: tuple[tuple[str, str], ...] = (),

@@ -21,6 +21,8 @@ class MetricsPort:
         self.open = 0
         self.most_open = 0
         self.port = 0
+        self.path = ""
+        """Of the last request."""
 
     @property
     def url(self) -> str:
@@ -29,8 +31,9 @@ class MetricsPort:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while await reader.readuntil(b"\r\n\r\n"):
+            while head := await reader.readuntil(b"\r\n\r\n"):
                 self.requests += 1
+                self.path = head.split()[1].decode()
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
                 try:

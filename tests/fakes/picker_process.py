@@ -109,7 +109,7 @@ async def picker_process(
             env={**os.environ, "PYTHONPATH": str(Path(epp.__file__).parents[1])},
         )
     try:
-        here = PickerProcess(process, await _ports(process, log), log)
+        here = PickerProcess(process, await ports_of(process, log), log)
         await here.until_metric("llm_d_epp_ready_endpoints", len(entries))
         yield here
     finally:
@@ -118,7 +118,7 @@ async def picker_process(
         await process.wait()
 
 
-async def _ports(process: asyncio.subprocess.Process, log: Path) -> dict[str, int]:
+async def ports_of(process: asyncio.subprocess.Process, log: Path) -> dict[str, int]:
     """As the picker says once it serves."""
     async with asyncio.timeout(scaled(30)):
         while True:

@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from epp.admin_port import preview_by
 from epp.framework import Role
+from epp.observe import admin
 from epp.observe.explain import Explain
 from epp.observe.metrics import Metrics, Sources
 from epp.request.transport.grpc import StreamCounts
@@ -26,8 +28,26 @@ async def watched(
             switch=desk.switch,
         )
         metrics = Metrics(version="1.2", sources=sources)
-        explain = Explain(wall=lambda: 1_700_000_000.0)
+        explain = Explain(wall=lambda: 1_700_000_000.0, replica="epp-0")
         desk.pool.on_done.append(metrics.done)
         desk.director._observers = (metrics, explain)
         desk.director._meters = metrics.meters
         yield desk, metrics, explain
+
+
+@asynccontextmanager
+async def admin_pages(
+    desk: Desk, explain: Explain, *, token: str | None = None
+) -> AsyncIterator[str]:
+    """The base URL of the desk's admin port."""
+    app = admin.admin_app(
+        explain=explain,
+        pool=desk.pool,
+        switch=desk.switch,
+        clock=desk.clock,
+        preview=preview_by(desk.director),
+        token=token,
+        max_probe_bytes=10_000,
+    )
+    async with admin.serve(app, "127.0.0.1", 0) as port:
+        yield f"http://127.0.0.1:{port}"

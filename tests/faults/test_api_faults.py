@@ -196,7 +196,7 @@ async def test_A10_equal_beginnings_share_a_key_and_others_do_not(path: str, fie
 async def test_A11_unknown_models_pass_unless_the_operator_says_which_are_served(
     tmp_path: Path,
 ) -> None:
-    """Protected by `catalog._admit`; red when it compares nothing."""
+    """Protected by `catalog.admit`; red when it compares nothing."""
     rules = Rules(known_models=frozenset({"base", "adapter"}))
     async with _pool(tmp_path, rules=rules) as (here, _, client):
         for path, more in (("/v1/completions", {"prompt": "p"}), ("/v1/messages", _chat("p"))):

@@ -128,7 +128,8 @@ async def test_G03_the_model_that_counts_is_the_bodys(name: str) -> None:
 
 @pytest.mark.parametrize("objective", ["no-such-objective", "", "-7", "a,b", "x" * 5000, "\x80"])
 async def test_G06_an_objective_that_nobody_knows_has_the_default_priority(objective: str) -> None:
-    """Protected by `Request.priority`, which no header sets. Red when the name is read as one."""
+    """Protected by `Objectives.priority`, which takes declared names. Red when the name is read as
+    one."""
     async with open_desk() as desk:
         await desk.route(ask(), headers={protocol.OBJECTIVE[0]: objective})
         request = desk.witness.decisions[0][1]

@@ -84,7 +84,7 @@ def test_B03_an_absent_family_is_unknown_and_spoils_nothing_else() -> None:
 
 
 def test_B04_old_and_new_names_are_read_alike() -> None:
-    """Red without the old name in MetricNames.kv_usage; the new one goes first."""
+    """Red without the old name in framework.engines.VLLM; the new one goes first."""
     old = parse_page(b"vllm:gpu_cache_usage_perc 0.95\n").report
     new = parse_page(b"vllm:kv_cache_usage_perc 0.05\n").report
     both = parse_page(b"vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.1\n").report

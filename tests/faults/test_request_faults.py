@@ -39,7 +39,7 @@ async def test_A10_prompts_of_equal_first_blocks_meet_and_others_have_other_keys
     """Protected by `Tokens._exact`. Red when token ids are not hashed (every request keyless)."""
     head = list(range(64))
     async with open_desk() as desk:
-        first = await desk.route(ask([*head, *range(9000, 9010)]))
+        first = await desk.served(ask([*head, *range(9000, 9010)]))
         second = await desk.route(ask([*head, *range(7000, 7010)]))
         await desk.route(ask(list(range(1, 65))))
         keys = [request.keys for _, request, _ in desk.witness.decisions]
@@ -111,8 +111,8 @@ async def test_B01_nobody_ready_and_nobody_allowed_are_503_with_a_reason() -> No
 
 
 async def test_B02_a_pool_whose_metrics_are_all_stale_goes_on_evenly() -> None:
-    """Protected by `scorers.queue._depths`, which then counts our own requests for everybody. Red
-    with `load.queue` alone: the first endpoint that has a request looks known, and draws all."""
+    """Protected by `cost._known`, which fills in the same for everybody, and by our own counts. Red
+    when the unknown stays unknown: no cost is a number, and the scorer loses its vote."""
     async with open_desk() as desk:
         desk.now += 100.0
         shares = Counter([(await desk.route(ask())).destination for _ in range(200)])
@@ -121,7 +121,8 @@ async def test_B02_a_pool_whose_metrics_are_all_stale_goes_on_evenly() -> None:
 
 
 async def test_B08_one_endpoint_or_equal_ones_give_a_finite_choice() -> None:
-    """Protected by `minRange` of the queue scorer. Red when it divides by the plain range."""
+    """Protected by `cost._Engines`, which divides by nothing that may be 0. Red when costs are set
+    against their range."""
     for count in (1, 3):
         async with open_desk(count) as desk:
             await desk.route(ask())
@@ -195,7 +196,7 @@ async def _warm_routes(desk: Desk, number: int) -> list[Route]:
 
 
 async def test_B11_a_hot_prefix_leaves_the_endpoint_whose_queue_grows() -> None:
-    """Protected by the queue's weight in `profiles`. Red with weight 0: all on one."""
+    """Protected by `busy` in `epp.framework.cost`. Red where it is 0: all on one."""
     async with open_desk() as desk:
         routes = await _warm_routes(desk, 40)
     shares = Counter(route.destination for route in routes)

@@ -14,10 +14,10 @@ from epp.framework import Role, Rung
 from epp.observe.alarm import QUIET_S, SplitAlarm
 from epp.request import replies
 from epp.request.exchange import Route
-from epp.request.split import Decider, SplitRules
 from epp.state.endpoints import Member
 from sidecar.transfer import targets
 from tests.fakes.desk import POOL, Desk, ask, open_desk
+from tests.fakes.plans import default_built
 
 D, P = Role.DECODE, Role.PREFILL
 LONG = list(range(2000))
@@ -198,8 +198,7 @@ async def test_D07_a_pool_without_roles_says_nothing() -> None:
 async def test_D07_prefill_pods_alone_are_no_pool() -> None:
     """Protected by `filters.eligible`. Red without its check of roles: the prefill pod answers, or
     the decision fails."""
-    rules = SplitRules(decider=Decider.ALWAYS)
-    async with open_desk(roles=[P, Role.ENCODE, Role.ENCODE_PREFILL], split_rules=rules) as desk:
+    async with open_desk(roles=[P, Role.ENCODE, Role.ENCODE_PREFILL], split="always") as desk:
         for mode in desk.switch.modes:
             desk.switch.switch(mode)
             outcome = await desk.decide(ask(LONG))
@@ -223,7 +222,7 @@ endpoints:
 async def test_D28_the_list_is_read_by_the_sidecar_as_it_was_meant() -> None:
     """Protected by `director._headers`: bracketed addresses, commas, nothing else. Red with
     `str(endpoint.id)` in place of the address."""
-    async with open_desk(0, split_rules=SplitRules(candidates=4)) as desk:
+    async with open_desk(0, built=default_built(prefillers=4)) as desk:
         text = b"""
 endpoints:
   - {name: d, address: 10.0.0.1, port: 8000, labels: {llm-d.ai/role: decode}}

@@ -22,9 +22,13 @@ POOL = PoolId("p")
 FAST = ScrapeSettings(interval_s=0.1, timeout_s=0.08)
 
 
-def member(name: str, url: str) -> Member:
+def member(name: str, url: str, engine: str = "") -> Member:
     return Member(
-        id=EndpointId(POOL, name, 1), address="127.0.0.1:1", metrics_url=url, has_sidecar=False
+        id=EndpointId(POOL, name, 1),
+        address="127.0.0.1:1",
+        labels={"llm-d.ai/engine-type": engine} if engine else {},
+        metrics_url=url,
+        has_sidecar=False,
     )
 
 
@@ -135,6 +139,27 @@ async def test_loops_follow_the_membership() -> None:
             before = two.requests
             await asyncio.sleep(0.25)
             assert two.requests == before
+
+
+async def test_an_endpoint_is_read_by_the_names_of_its_engine_and_at_its_page() -> None:
+    text = b"trtllm_num_requests_waiting 7\nsglang:num_queue_reqs 8\n"
+    async with serving(MetricsPort(text)) as port:
+        state = new_state(member("a", port.url, "trtllm-serve"))
+        async with scraping(state) as scraper:
+            await until(lambda: waiting(state) == 7)
+            assert port.path == "/prometheus/metrics"
+            state.replace([member("a", port.url, "sglang")], time.monotonic())
+            await until(lambda: waiting(state) == 8)
+            assert port.path == "/metrics"
+            assert scraper.active == 1
+
+
+async def test_large_pages_are_read_by_the_names_of_their_engine_too() -> None:
+    text = b"# a comment\n" * 30_000 + b"sglang:num_queue_reqs 8\n"
+    async with serving(MetricsPort(text)) as port:
+        state = new_state(member("a", port.url, "sglang"))
+        async with scraping(state, ScrapeSettings(interval_s=0.5, timeout_s=0.4)):
+            await until(lambda: waiting(state) == 8)
 
 
 async def test_the_number_of_loops_is_bounded() -> None:

@@ -83,6 +83,17 @@ async def test_load_and_start_come_from_the_metrics_page() -> None:
         assert (seen.lives, seen.models) == (1, ["m"])
 
 
+async def test_an_engine_of_another_kind_is_read_by_its_names_and_at_its_page() -> None:
+    page = b"trtllm_num_requests_waiting 3\nbusy 2\n"
+    engine = Engine(
+        {"/health": (200, b""), "/metrics": (200, b"[]"), "/prometheus/metrics": (200, page)}
+    )
+    kind = {"engine_type": "trtllm-serve", "engine_metrics": ("runningRequestsSpec=busy",)}
+    async with watching(engine, model="m", **kind) as (watch, seen, _):
+        await until(lambda: seen.pages > 3)
+        assert watch.report == LoadReport(waiting=3, running=2)
+
+
 async def test_an_engine_without_a_metrics_page_lives_since_it_was_first_seen() -> None:
     engine = Engine({"/health": (200, b""), "/metrics": (404, b"no")})
     async with watching(engine, model="m") as (watch, seen, _):

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from epp.bodies.usage import Unknown, Usage
-from epp.protocol import ROUTING_HEADERS
+from epp.protocol import ADMIN_TOKEN, ROUTING_HEADERS
 from sidecar.proxy import Limits, Outcome
 from sidecar.transfer.legs import LEG_HEADER
 from tests.fakes.relays import relay_for, relay_to
@@ -168,6 +168,7 @@ async def test_a_body_beyond_the_limit_is_refused_and_at_the_limit_passes(declar
 async def test_routing_and_hop_by_hop_headers_stop_here_and_others_pass() -> None:
     upstream = RawUpstream(answer())
     names = [name for name in ROUTING_HEADERS if name != LEG_HEADER]  # that one is refused
+    names.append(ADMIN_TOKEN)
     extra = b"".join(b"%b: evil\r\n" % name.encode() for name in names)
     request = (
         b"POST /v1/completions?a=1&a=2 HTTP/1.1\r\nHost: gateway.example\r\n"

@@ -1,7 +1,7 @@
-"""`make test-mutation`: how many small changes of the stream core its tests notice.
+"""`make test-mutation`: how many small changes of the parts that matter most their tests notice.
 
-Prints each change that they do not. Ends with 1 when fewer than `ENOUGH` of them are noticed.
-MUTATION_ONLY=answer tries one module alone.
+Prints each change that they do not. Ends with 1 when fewer than `ENOUGH` of a part's are noticed.
+MUTATION_ONLY=answer tries one module alone, MUTATION_PART=scorers one part.
 """
 
 import os
@@ -10,21 +10,69 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.guards.proof import Tree
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("stream", "answer", "modes", "intake", "replies", "subset")
-"""The stream core: modules of `epp.request`."""
-TESTS = (
-    "tests/unit/test_stream_*.py",
-    "tests/unit/test_replies.py",
-    "tests/unit/test_subset.py",
-    "tests/faults/test_stream_faults.py",
-    "tests/property/test_stream_orders.py",
-)
-"""Cheap ones first: most changes are noticed by the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Modules of one package, and the tests that should notice their changes, cheap ones first:
+    most changes are noticed by the first of them."""
+
+    package: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+PARTS = {
+    "stream": Part(
+        "epp.request",
+        ("stream", "answer", "modes", "intake", "replies", "subset"),
+        (
+            "tests/unit/test_stream_*.py",
+            "tests/unit/test_replies.py",
+            "tests/unit/test_subset.py",
+            "tests/faults/test_stream_faults.py",
+            "tests/property/test_stream_orders.py",
+        ),
+    ),
+    "scorers": Part(
+        "scorers",
+        (
+            "active_request",
+            "context_length",
+            "decode_load",
+            "endpoint_attribute",
+            "header_label_affinity",
+            "kv_cache_utilization",
+            "load_aware",
+            "lora_affinity",
+            "no_hit_lru",
+            "prefix_cache",
+            "queue",
+            "running_requests",
+            "session_affinity",
+            "token_load",
+            "topology_affinity",
+        ),
+        ("tests/unit/test_scorer_formulas*.py", "tests/unit/test_sessions.py"),
+    ),
+    "framework": Part(
+        "epp.framework",
+        ("candidates", "sessions", "topology"),
+        (
+            "tests/unit/test_candidates.py",
+            "tests/unit/test_sessions.py",
+            "tests/unit/test_scorer_formulas*.py",
+            "tests/unit/test_plugin_filters.py",
+            "tests/faults/test_session_faults.py",
+        ),
+    ),
+}
 ENOUGH = 0.85
 PARALLEL = 2
 
@@ -41,23 +89,34 @@ def main() -> int:
 
 
 def _here() -> int:
-    from tests.mutation.mutants import mutants
-    from tests.mutation.trial import prepare, trials, usual_s
+    from tests.mutation.trial import prepare
 
-    tests = [str(path) for pattern in TESTS for path in sorted(Path().glob(pattern))]
     prepare()
+    wanted = os.environ.get("MUTATION_PART", "")
+    return max(_try(name, part) for name, part in PARTS.items() if wanted in {"", name})
+
+
+def _try(name: str, part: Part) -> int:
+    """1 when too few changes of the part are noticed, else 0."""
+    from tests.mutation.mutants import mutants
+    from tests.mutation.trial import trials, usual_s
+
+    tests = [str(path) for pattern in part.tests for path in sorted(Path().glob(pattern))]
+    chosen = [one for one in part.modules if os.environ.get("MUTATION_ONLY", one) == one]
+    if not chosen:
+        return 0
     usual = usual_s(tests)
     if usual is None:
-        print("the tests fail without any change: nothing can be said")
+        print(f"the tests of {name} fail without any change: nothing can be said")
         return 1
-    chosen = [name for name in MODULES if os.environ.get("MUTATION_ONLY", name) == name]
-    paths = {f"epp.request.{name}": Path(f"epp/request/{name}.py") for name in chosen}
+    folder = Path(part.package.replace(".", "/"))
+    paths = {f"{part.package}.{one}": folder / f"{one}.py" for one in chosen}
     work = [
         (module, mutant, tests)
         for module, path in paths.items()
         for mutant in mutants(path.read_text(), str(path))
     ]
-    print(f"{len(work)} changes; the tests take {usual:.1f} s", flush=True)
+    print(f"{name}: {len(work)} changes; the tests take {usual:.1f} s", flush=True)
     begun = time.monotonic()
     all_of, killed = Counter[str](), Counter[str]()
     for trial in trials(work, parallel=PARALLEL, limit_s=20 + 5 * usual):
@@ -66,9 +125,9 @@ def _here() -> int:
         if not trial.killed:
             print(f"SURVIVES {paths[trial.module]}:{trial.mutant}", flush=True)
     for module in paths:
-        print(f"{module:24} {killed[module]:4} of {all_of[module]:4}")
+        print(f"{module:32} {killed[module]:4} of {all_of[module]:4}")
     score = killed.total() / all_of.total()
-    print(f"mutation score {100 * score:.1f} % in {time.monotonic() - begun:.0f} s")
+    print(f"{name}: mutation score {100 * score:.1f} % in {time.monotonic() - begun:.0f} s")
     return int(score < ENOUGH)
 
 

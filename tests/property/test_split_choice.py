@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from epp.errors import NoEndpoint
 from epp.framework import (
+    Candidates,
     Endpoint,
     EndpointId,
     Incarnation,
@@ -18,12 +19,18 @@ from epp.framework import (
     Source,
 )
 from epp.request import filters
-from epp.request.profiles import default_profile, prefill_profile
 from epp.request.schedule import schedule
-from epp.request.split import Decider, SplitRules, Why, with_prefill
+from epp.request.split import Why, prefill
+from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
-DECODE, PREFILL = default_profile(), prefill_profile()
+BUILT = {
+    (split, threshold, count): default_built(split, threshold, prefillers=count)
+    for split in ("prefix", "always", "never")
+    for threshold in (1, 300, 1000)
+    for count in (1, 2, 4)
+}
+WORDS = {"below-threshold", "cached", "tokens-estimated", "load-only"}
 MOSTLY = st.sampled_from([True, True, True, False])
 PARTS = st.tuples(
     st.sampled_from(list(Role)),
@@ -44,11 +51,10 @@ REQUESTS = st.builds(
     whole=st.sampled_from(["", "", "", "n"]),
     keys=st.integers(0, 40).map(lambda count: tuple(range(count))),
 )
-RULES = st.builds(
-    SplitRules,
-    decider=st.sampled_from([*Decider, Decider.PREFIX]),
-    threshold_tokens=st.integers(1, 1000),
-    candidates=st.integers(1, 4),
+RULES = st.tuples(
+    st.sampled_from(["prefix", "prefix", "always", "never"]),
+    st.sampled_from([1, 300, 1000]),
+    st.sampled_from([1, 2, 4]),
 )
 
 
@@ -77,42 +83,53 @@ def pod(number: int, part: tuple[Role, bool, int, Source, float, int | None]) ->
 def test_roles_counts_and_reasons_hold_for_every_decision(
     parts: list[tuple[Role, bool, int, Source, float, int | None]],
     request: Request,
-    rules: SplitRules,
+    rules: tuple[str, int, int],
     normal: bool,
     seed: int,
 ) -> None:
     pool = [pod(number, part) for number, part in enumerate(parts)]
-    chance = Random(seed)
+    chance, booth, built = Random(seed), Booth(), BUILT[rules]
+    decider, threshold, count = rules
+    course = built.handler.plugin.course(request, tuple(built.profiles))
     try:
-        eligible = filters.eligible(pool, None)
+        eligible = filters.eligible(Candidates.of(pool), None)
     except NoEndpoint:
         assert not any(one.role.serves_decode for one in pool)
         return
-    chosen = schedule(request, filters.decoders(eligible), DECODE, chance)
-    decision = with_prefill(
-        chosen, request, eligible, profile=PREFILL, rules=rules, chance=chance, normal=normal
+    chosen = schedule(
+        request, filters.decoders(eligible), built.profiles["decode"], chance, booth.ballot
     )
-    destination = decision.chosen[0]
-    assert decision.chosen == chosen.chosen
+    destination = chosen.chosen[0]
+    part = prefill(
+        request,
+        chosen.chosen,
+        eligible,
+        built=built,
+        course=course,
+        chance=chance,
+        ballot=booth.ballot,
+        normal=normal,
+    )
+    assert booth.failures == []
     assert destination.role.serves_decode
-    assert decision.split in set(Why) - {Why.FAILED}
-    assert bool(decision.prefill) == (decision.split == Why.SPLIT)
-    prefill = [one.id for one in decision.prefill]
-    assert len(set(prefill)) == len(prefill) <= rules.candidates
-    assert destination.id not in prefill
-    assert all(one.role.serves_prefill for one in decision.prefill)
-    if not decision.prefill:
+    assert part.why in (set(Why) - {Why.FAILED}) | WORDS
+    assert (part.selection is not None) == (part.why == Why.SPLIT)
+    if part.selection is None:
         return
+    found = [one.id for one in part.selection.chosen]
+    assert len(set(found)) == len(found) <= count
+    assert destination.id not in found
+    assert all(one.role.serves_prefill for one in part.selection.chosen)
     others = [one for one in pool if one.role.serves_prefill and one.id != destination.id]
-    assert len(prefill) == min(rules.candidates, len(others))
-    assert [row.endpoint for row in decision.prefill_table][: len(prefill)] == prefill
-    totals = [row.total for row in decision.prefill_table]
+    assert len(found) == min(count, len(others))
+    assert [row.endpoint for row in part.selection.table][: len(found)] == found
+    totals = [row.total for row in part.selection.table]
     assert totals == sorted(totals, reverse=True)
     assert normal
     assert not request.whole
     assert destination.has_sidecar
-    if rules.decider is Decider.PREFIX:
+    if decider == "prefix":
         assert request.exact
         assert request.scored
         lacks = request.prompt_tokens - destination.match.tokens * destination.match.trust
-        assert lacks >= rules.threshold_tokens
+        assert lacks >= threshold

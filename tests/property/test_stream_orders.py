@@ -131,7 +131,7 @@ class StreamOrders(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(
-        how=st.sampled_from(["route", "route", "refuse", "bad destination"]),
+        how=st.sampled_from(["route", "route", "nobody", "refuse", "bad destination"]),
         body=st.none() | PIECES,
         headers=st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3),
     )
@@ -140,7 +140,7 @@ class StreamOrders(RuleBasedStateMachine):
         if how == "refuse":
             self._take(self.stream.decided(NoEndpoint("nobody")))
             return
-        destination = "10.0.0.1:80" if how == "route" else "\n"
+        destination = {"route": "10.0.0.1:80", "nobody": None}.get(how, "\n")
         outcome = route(destination, progress=self.progress, body=body, set_headers=tuple(headers))
         actions = self.stream.decided(outcome)
         self._check_route(actions, destination, body)
@@ -203,7 +203,9 @@ class StreamOrders(RuleBasedStateMachine):
     def _one_reply(self, actions: Sequence[Action], kind: str) -> None:
         assert envoy.kinds(envoy.sent(actions)) == ([] if self._over else [kind])
 
-    def _check_route(self, actions: Sequence[Action], destination: str, body: bytes | None) -> None:
+    def _check_route(
+        self, actions: Sequence[Action], destination: str | None, body: bytes | None
+    ) -> None:
         """Header reply first and once, with its metadata; bytes preserved."""
         replies = envoy.replies_in(actions)
         if not replies:
@@ -213,7 +215,8 @@ class StreamOrders(RuleBasedStateMachine):
         kind = first.WhichOneof("response")
         assert kind in ("request_headers", "request_body")
         mutation = getattr(first, str(kind)).response.header_mutation
-        assert envoy.set_in(mutation)[protocol.DESTINATION] == destination
+        assert envoy.set_in(mutation).get(protocol.DESTINATION) == destination
+        assert first.HasField("dynamic_metadata") == (destination is not None)
         assert envoy.kinds(replies).count("request_headers") == (kind == "request_headers")
         if self.request_mode != FDS:
             if self.request_mode == pb.STREAMED and not self.hostile:

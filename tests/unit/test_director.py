@@ -1,31 +1,25 @@
 """The order of steps, the way down the ladder, and what the pool is told afterwards."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from epp import protocol
 from epp.errors import BadRequest, NoEndpoint
-from epp.framework import Endpoint, Request, Rung
+from epp.framework import Rung
 from epp.request.director import PickDirector, PickSettings
-from epp.request.schedule import Profile, Weighted
 from tests.fakes.desk import Desk, ask, open_desk, post
 
 TOKENS = list(range(640))
 
 
-class Broken:
-    def score(self, _: Request, endpoints: Sequence[Endpoint], /) -> list[float]:
-        raise ZeroDivisionError
-
-
-BROKEN = Profile("broken", (Weighted("broken", Broken(), 1.0),))
+def fail(*_: object, **__: object) -> None:
+    raise KeyError
 
 
 async def test_a_request_is_routed_with_an_id_and_a_prediction() -> None:
     async with open_desk() as desk:
-        route = await desk.route(ask(TOKENS))
+        route = await desk.served(ask(TOKENS))
         again = await desk.route(ask(TOKENS))
     headers, second = dict(route.set_headers), dict(again.set_headers)
     assert headers[protocol.PREDICTED_CACHED_TOKENS] == "0"
@@ -53,7 +47,7 @@ async def test_precise_matches_stand_on_the_first_rung_only_where_tokens_are_exa
 
 async def test_several_destinations_come_best_first() -> None:
     async with open_desk(settings=PickSettings(destinations=3)) as desk:
-        first = await desk.route(ask(TOKENS))
+        first = await desk.served(ask(TOKENS))
         second = await desk.route(ask(TOKENS))
     assert len(set(first.destination.split(","))) == 3
     assert second.destination.split(",")[0] == first.destination.split(",")[0]
@@ -124,16 +118,22 @@ async def test_load_only_mode_ignores_prefixes_and_random_mode_everything() -> N
         assert desk.witness.last.rung is Rung.PREDICTED
 
 
-async def test_a_scorer_that_raises_costs_one_rung_and_is_counted() -> None:
-    async with open_desk(profile=BROKEN) as desk:
+async def test_a_look_up_that_raises_costs_one_rung_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_desk() as desk:
+        monkeypatch.setattr(desk.pool, "candidates", fail)
         await desk.route(ask(TOKENS))
         decision, _, why = desk.witness.decisions[0]
         assert desk.witness.failures == ["score"]
         assert (decision.rung, why, decision.profile) == (Rung.LOAD_ONLY, "failed", "load-only")
 
 
-async def test_where_even_load_cannot_be_rated_any_ready_endpoint_serves() -> None:
-    async with open_desk(profile=BROKEN, load_only=BROKEN) as desk:
+async def test_where_even_load_cannot_be_rated_any_ready_endpoint_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_desk() as desk:
+        monkeypatch.setattr("epp.request.choice.schedule", fail)
         await desk.route(ask(TOKENS))
         decision, _, why = desk.witness.decisions[0]
         assert desk.witness.failures == ["score", "load"]
@@ -141,9 +141,6 @@ async def test_where_even_load_cannot_be_rated_any_ready_endpoint_serves() -> No
 
 
 async def test_a_failing_charge_does_not_cost_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError
-
     async with open_desk() as desk:
         monkeypatch.setattr(desk.pool, "charge", fail)
         assert (await desk.route(ask())).destination
@@ -151,9 +148,6 @@ async def test_a_failing_charge_does_not_cost_the_request(monkeypatch: pytest.Mo
 
 
 async def test_a_parser_that_raises_gives_load_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise KeyError
-
     async with open_desk() as desk:
         monkeypatch.setattr("epp.request.apis.catalog.parse", fail)
         await desk.route(ask())

@@ -1,31 +1,25 @@
 """Split decisions over the real pool state: the header, the charge, the way down the ladder."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from epp import protocol
 from epp.errors import NoEndpoint
-from epp.framework import Endpoint, Request, Role
+from epp.framework import Role
 from epp.request.exchange import Route
-from epp.request.profiles import default_profile
-from epp.request.schedule import Profile, Weighted
-from epp.request.split import Decider, SplitRules
+from epp.request.plan.live import Built
 from tests.fakes.desk import Desk, ask, open_desk
+from tests.fakes.plans import Broken, default_built, profile, with_profile
 
 TOKENS = list(range(1000))
 D, P, BOTH, NONE = Role.DECODE, Role.PREFILL, Role.BOTH, Role.UNLABELLED
-ALWAYS = SplitRules(decider=Decider.ALWAYS)
 
 
-class Broken:
-    def score(self, _: Request, endpoints: Sequence[Endpoint], /) -> list[float]:
-        raise ZeroDivisionError
-
-
-BROKEN = Profile("broken", (Weighted("broken", Broken(), 1.0),))
+def broken_part() -> Built:
+    """A plan whose prefill profile has one scorer, which raises."""
+    return with_profile(default_built(), "prefill", profile(("broken", Broken(), 1.0)))
 
 
 def prefillers(route: Route) -> list[str]:
@@ -81,9 +75,9 @@ async def test_a_pool_without_roles_decides_as_without_a_decider() -> None:
                 seen.append((route.destination, names))
         return seen
 
-    plain = await run(split_rules=SplitRules(decider=Decider.NEVER))
+    plain = await run(split="never")
     assert await run() == plain
-    assert await run(split_rules=ALWAYS) == plain
+    assert await run(split="always") == plain
 
 
 @pytest.mark.parametrize(
@@ -92,15 +86,13 @@ async def test_a_pool_without_roles_decides_as_without_a_decider() -> None:
         (ask(TOKENS), {}, "split"),
         (ask(TOKENS[:511]), {}, "below-threshold"),
         (ask("text " * 2000), {}, "tokens-estimated"),
-        (ask("text " * 2000), {"split_rules": ALWAYS}, "split"),
-        (ask([1]), {"split_rules": ALWAYS}, "split"),
-        (ask(TOKENS, n=2), {"split_rules": ALWAYS}, "not-splittable"),
+        (ask("text " * 2000), {"split": "always"}, "split"),
+        (ask([1]), {"split": "always"}, "split"),
+        (ask(TOKENS, n=2), {"split": "always"}, "not-splittable"),
         (ask([TOKENS, TOKENS]), {}, "not-splittable"),
         (ask(TOKENS, max_tokens=1), {}, "not-splittable"),
-        (ask(TOKENS), {"split_rules": SplitRules(decider=Decider.NEVER)}, "never"),
-        (ask(TOKENS), {"profile": BROKEN}, "load-only"),
-        (ask(TOKENS), {"profile": BROKEN, "split_rules": ALWAYS}, "split"),
-        (ask(TOKENS), {"prefill": BROKEN}, "failed"),
+        (ask(TOKENS), {"split": "never"}, "never"),
+        (ask(TOKENS), {"built": broken_part()}, "split"),
     ],
 )
 async def test_the_reason_stands_in_the_decision(body: Any, how: dict[str, Any], why: str) -> None:
@@ -111,8 +103,33 @@ async def test_the_reason_stands_in_the_decision(body: Any, how: dict[str, Any],
         assert route.destination == "10.0.0.0:8000"
 
 
+async def test_a_step_of_a_split_that_raises_costs_the_split_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError
+
+    async with open_desk(roles=[D, P]) as desk:
+        monkeypatch.setattr("epp.request.split.schedule", fail)
+        assert prefillers(await desk.route(ask(TOKENS))) == []
+        assert (desk.witness.last.split, desk.witness.failures) == ("failed", ["split"])
+
+
+async def test_without_a_look_up_the_threshold_cannot_be_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError
+
+    for split, why in (("prefix", "load-only"), ("always", "split")):
+        async with open_desk(roles=[D, P], split=split) as desk:
+            monkeypatch.setattr(desk.pool, "candidates", fail)
+            await desk.route(ask(TOKENS))
+            assert desk.witness.last.split == why
+
+
 async def test_a_get_and_an_unknown_path_are_not_split() -> None:
-    async with open_desk(roles=[D, P], split_rules=ALWAYS) as desk:
+    async with open_desk(roles=[D, P], split="always") as desk:
         await desk.route(method="GET", path="/v1/models")
         await desk.route(ask(TOKENS), path="/v1/embeddings")
         reasons = [decision.split for decision, *_ in desk.witness.decisions]
@@ -129,7 +146,7 @@ async def test_a_cached_prompt_stays_where_it_is() -> None:
 
 @pytest.mark.parametrize("mode", ["load-only", "random"])
 async def test_break_glass_modes_split_nothing_and_keep_prefill_pods_out(mode: str) -> None:
-    async with open_desk(roles=[P, D, P, Role.ENCODE], split_rules=ALWAYS) as desk:
+    async with open_desk(roles=[P, D, P, Role.ENCODE], split="always") as desk:
         desk.switch.switch(mode)
         for _ in range(20):
             route = await desk.route(ask(TOKENS))
@@ -194,7 +211,7 @@ async def test_prefills_spread_by_their_tokens() -> None:
 
 
 async def test_ends_of_a_split_request_leave_no_load_anywhere() -> None:
-    async with open_desk(roles=[D, P], profile=default_profile()) as desk:
+    async with open_desk(roles=[D, P]) as desk:
         for number, end in enumerate(("finished", "reset", "finished")):
             progress = (await desk.route(ask([number, *TOKENS]))).progress
             assert desk.reserved() == 2

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from epp.control.files import MAX_BYTES, load_endpoints, parse_endpoints
+from epp.config.located import MAX_BYTES
+from epp.control.files import load_endpoints, parse_endpoints
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member

@@ -10,7 +10,7 @@ from epp.bodies.usage import Usage
 from epp.observe.metrics import Metrics
 from epp.request.director import PickSettings
 from epp.request.exchange import Route
-from epp.request.schedule import MAX_ROWS
+from epp.request.scores import MAX_ROWS
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched

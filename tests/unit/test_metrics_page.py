@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from epp.framework import Lora
-from epp.state.metrics_page import EngineMetrics, MetricNames, PageError, parse_page
+from epp.framework.engines import EngineNames, specs
+from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -64,8 +65,11 @@ def test_blocks_of_several_engines_add_up_and_unequal_sizes_do_not() -> None:
 
 
 def test_names_are_configurable() -> None:
-    names = MetricNames(waiting=("sglang:num_queue_reqs",), kv_usage=("sglang:token_usage",))
-    page = parse_page(b"sglang:num_queue_reqs 5\nsglang:token_usage 0.25\n", names=names)
+    names = EngineNames(name="mine", waiting=specs("queue"), kv_usage=specs("used{kind=kv}"))
+    text = (
+        b'queue 5\nused{kind="kv"} 0.25\nused{kind="weights"} 0.75\nvllm:num_requests_running 9\n'
+    )
+    page = parse_page(text, names=names)
     assert page.report == LoadReport(waiting=5, kv_usage=0.25)
 
 

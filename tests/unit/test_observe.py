@@ -38,7 +38,12 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
 async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
     async with watched() as (desk, metrics, _):
         metrics.time_streams()(1.0)
-        metrics.sources = replace(metrics.sources, certificate=SimpleNamespace(taken=2, refused=1))
+        metrics.sources = replace(
+            metrics.sources,
+            certificate=SimpleNamespace(taken=2, refused=1),
+            config=SimpleNamespace(taken=2, refused=1, current=False),
+            objectives=SimpleNamespace(taken=2, refused=1, current=True),
+        )
         route = await desk.route(ask())
         await desk.decide(b"broken")
         route.progress.response_headers(500, "10.9.9.9:1")
@@ -109,6 +114,28 @@ async def test_predictions_are_compared_with_what_the_engines_found() -> None:
         route.progress.finished()
     assert samples["epp_predicted_cached_tokens_total"] == 128
     assert samples["epp_actual_cached_tokens_total"] == 64
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "below", "within"),
+    [
+        (128, 64, 0.25, 0.5),
+        (0, 64, -float("inf"), -0.9),
+        (100, 99, -0.02, 0.02),
+        (0, 0, -0.02, 0.02),
+    ],
+)
+async def test_the_error_of_a_prediction_is_relative_to_the_larger_number(
+    predicted: int, actual: int, below: float, within: float
+) -> None:
+    async with watched() as (desk, metrics, _):
+        first = desk.pool.ready(desk.now)[0]
+        done = Done(decision_id="d", outcome=Outcome.OK, status=200, cached_tokens=actual)
+        metrics.done(done, first, predicted)
+        samples = page(desk, metrics)
+    name = "epp_cached_tokens_error_ratio_bucket"
+    assert samples[f'{name}{{le="{within}"}}'] == 1
+    assert samples.get(f'{name}{{le="{below}"}}', 0) == 0
 
 
 def test_labels_that_clients_choose_are_bounded() -> None:
@@ -206,14 +233,16 @@ async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:
 
 async def test_the_last_decisions_say_why() -> None:
     async with watched() as (desk, _, explain):
-        await desk.route(ask(list(range(640))))
+        route = await desk.route(ask(list(range(640))))
+        route.progress.response_headers(200, None)
+        route.progress.body(1)
         await desk.route(ask(list(range(640))))
         newest, oldest = explain.last()
         found = explain.last(request_id=oldest["request_id"])
     assert found == [oldest]
     assert newest["reasons"] == [
         "prefix 640/640 tokens predicted trust 0.90",
-        "queue 1",
+        "queue 0",
         "tokens given",
     ]
     assert newest["at"] == 1_700_000_000.0
@@ -230,7 +259,7 @@ async def test_the_ring_of_decisions_is_bounded_and_its_text_is_cut() -> None:
         decision = desk.witness.last
     for number in range(MAX_DECISIONS + 1):
         request = Request(id=str(number), api="c", path="/" * 999, model="m" * 999)
-        explain.decided(decision, request, "ok", 0.001)
+        explain.decided(replace(decision, request_id=str(number)), request, "ok", 0.001)
     assert len(explain) == MAX_DECISIONS
     last = explain.last()
     assert (len(last), last[0]["request_id"], last[-1]["request_id"]) == (1000, "1000", "1")

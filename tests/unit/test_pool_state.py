@@ -444,10 +444,12 @@ def test_damaged_records_are_counted_and_change_nothing(state: PoolState) -> Non
 
 
 def test_only_members_without_a_fresh_sidecar_are_scraped(state: PoolState) -> None:
-    assert [e for e, _ in state.scrape_targets(0.0)] == [A, B]
+    assert [target.endpoint for target in state.scrape_targets(0.0)] == [A, B]
     Writer(state, A).say(0.0, reset=True)
-    assert state.scrape_targets(1.0) == [(B, "http://b/m")]
-    assert [e for e, _ in state.scrape_targets(2.5)] == [A, B]
+    assert [(target.endpoint, target.url) for target in state.scrape_targets(1.0)] == [
+        (B, "http://b/m")
+    ]
+    assert [target.endpoint for target in state.scrape_targets(2.5)] == [A, B]
 
 
 def test_a_scraped_page_is_a_load_report_and_for_plain_pods_a_life() -> None:
@@ -476,7 +478,7 @@ def test_a_decision_for_someone_who_left_is_not_charged(state: PoolState) -> Non
     state.replace([], 0.1)
     state.charge(chosen, request(), 0.1)
     assert state.counts["charge-no-member"] == 1
-    assert state.candidates(KEYS, block_tokens=64, prompt_tokens=640, now=0.1) == []
+    assert not list(state.candidates(KEYS, block_tokens=64, prompt_tokens=640, now=0.1))
 
 
 def test_a_decision_beyond_the_limit_is_routed_but_not_charged(state: PoolState) -> None:

@@ -9,14 +9,16 @@ from random import Random
 import pytest
 
 from epp.framework import EndpointId, Incarnation, PoolId, Request
-from epp.request.profiles import Mode, ModeSwitch, default_profile, load_only_profile
-from epp.request.schedule import Profile, schedule
+from epp.request.plan.live import BuiltProfile
+from epp.request.profiles import Mode, ModeSwitch
+from epp.request.schedule import schedule
 from epp.state import blocks
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
+from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
 SEEDS = 200
@@ -26,8 +28,9 @@ SIZES = [16, 64, 600, 4000]
 class World:
     """Some equal engines, the real mirror over them, and the real scheduler."""
 
-    def __init__(self, seed: int, count: int = 4, profile: Profile | None = None) -> None:
+    def __init__(self, seed: int, count: int = 4, profile: BuiltProfile | None = None) -> None:
         self.chance = Random(seed)
+        self.booth = Booth()
         self.ids = [EndpointId(POOL, f"pod-{number}", 8000) for number in range(count)]
         self.index = PrefixIndex(100_000)
         self.load = LoadBook()
@@ -68,17 +71,20 @@ class World:
     def hold(self, number: int, request: Request) -> None:
         self.index.store(self.lives[number], request.keys)
 
-    def send(self, request: Request, now: float) -> int:
+    def send(self, request: Request, now: float, *, by_prefix: bool = True) -> int:
         """The number of the endpoint that a request goes to."""
+        keys = request.keys if by_prefix else ()
         found = self.state.candidates(
-            request.keys, block_tokens=64, prompt_tokens=request.prompt_tokens, now=now
+            keys, block_tokens=64, prompt_tokens=request.prompt_tokens, now=now
         )
-        chosen = schedule(request, found, self.profile, self.chance).chosen[0]
+        selection = schedule(request, found, self.profile, self.chance, self.booth.ballot)
+        assert self.booth.failures == []
+        chosen = selection.chosen[0]
         self.state.charge(chosen, request, now)
         return self.ids.index(chosen.id)
 
 
-PROFILE = default_profile()
+PROFILE = default_built().profiles["decode"]
 
 
 @cache
@@ -110,7 +116,7 @@ def test_forty_equal_requests_at_once_never_put_more_than_fourteen_on_one_of_fou
 def test_the_same_holds_while_their_first_tokens_come_and_some_finish(
     tokens: int, warm: bool, spacing_s: float
 ) -> None:
-    """Red without the queue scorer's `runningWeight`: a quick, warm endpoint never has a queue."""
+    """Red without `slowdown` and `crowding`: a quick, warm endpoint never has a queue."""
     ids = prompt(Random(0), tokens)
     for seed in range(SEEDS // 10):
         world = World(seed)
@@ -133,9 +139,12 @@ def test_the_same_holds_while_their_first_tokens_come_and_some_finish(
         assert max(shares.values()) <= 14, (seed, shares)
 
 
-@pytest.mark.parametrize("tokens", [128, 600, 4000])
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_a_cached_prefix_wins_where_load_is_nearly_equal(tokens: int, ahead: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "ahead"), [(128, 0), (600, 0), (2000, 1), (4000, 2), (12_000, 8)]
+)
+def test_a_cached_prefix_wins_where_it_saves_more_than_the_queue_costs(
+    tokens: int, ahead: int
+) -> None:
     ids = prompt(Random(1), tokens)
     for seed in range(20):
         world = World(seed)
@@ -164,11 +173,12 @@ def test_a_longer_prefix_is_worth_a_longer_queue() -> None:
                 return ahead
         return 20
 
-    assert longest_queue(128) < longest_queue(4000)
+    assert longest_queue(128) < longest_queue(2000) < longest_queue(6000)
 
 
 def test_b06_a_burst_without_a_common_prefix_spreads() -> None:
-    """B06: own counts join the lagging reports at once. Red with the queue's weight at 0."""
+    """B06: own counts join the lagging reports at once. Red without `Cost.wait` and what
+    follows from `busy`."""
     for seed in range(20):
         world = World(seed)
         chance = Random(seed)
@@ -180,7 +190,7 @@ def test_b06_a_burst_without_a_common_prefix_spreads() -> None:
 
 @pytest.mark.parametrize("told", [True, False], ids=["with-reports", "without-reports"])
 def test_b11_a_hot_prefix_spreads_over_the_pool_once_one_endpoint_is_full(told: bool) -> None:
-    """B11: load overrides the prefix past a queue of 6. Red with the queue's weight at 0."""
+    """B11: load overrides the prefix once it costs more. Red without `wait` and `crowding`."""
     hot = prompt(Random(2), 4096)
     for seed in range(5):
         world = World(seed)
@@ -212,7 +222,7 @@ def test_b11_a_hot_prefix_spreads_over_the_pool_once_one_endpoint_is_full(told: 
 
 
 def test_b12_one_overloaded_endpoint_does_not_switch_off_affinity_for_the_others() -> None:
-    """B12: the range of the queue's score is absolute. Red without `maxRange`."""
+    """B12: seconds are absolute. Red where they are set against those of the busiest."""
 
     def hits(queue: int) -> float:
         landed = total = 0
@@ -261,10 +271,11 @@ def test_an_endpoint_of_unknown_load_is_not_preferred_to_known_idle_ones() -> No
 
 def test_load_only_does_not_look_at_prefixes() -> None:
     ids = prompt(Random(1), 1024)
-    world = World(1, profile=load_only_profile())
+    world = World(1, profile=PROFILE.without("prefix-match", "load-only"))
     world.hold(2, world.request(ids))
     world.report([0, 0, 1, 0], 0.5)
-    assert world.send(world.request(ids), 0.6) != 2
+    assert world.send(world.request(ids), 0.6, by_prefix=False) != 2
+    assert world.profile.weights == PROFILE.weights
 
 
 def test_the_switch_takes_known_modes_only() -> None:
@@ -275,4 +286,4 @@ def test_the_switch_takes_known_modes_only() -> None:
     with pytest.raises(ValueError, match="is not a valid Mode"):
         switch.switch("fast")
     assert switch.mode is Mode.RANDOM
-    assert switch.modes == ("normal", "load-only", "random")
+    assert switch.modes == ("normal", "load-only", "random", "shadow")

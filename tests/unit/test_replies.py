@@ -80,6 +80,35 @@ def test_a_routing_reply_is_the_generated_one(
     assert data == expected.SerializeToString()
 
 
+@given(value=HEADER_VALUE, body=st.none() | st.binary(), held=st.booleans())
+def test_a_routing_reply_that_names_nobody_is_the_generated_one(
+    value: str, body: bytes | None, held: bool
+) -> None:
+    """Also a client's own word for a destination is gone."""
+    common = pb.CommonResponse(
+        header_mutation=pb.HeaderMutation(
+            set_headers=[_option("x-set", value)], remove_headers=REMOVED
+        ),
+        body_mutation=None if body is None else pb.BodyMutation(body=body),
+    )
+    expected = (
+        pb.ProcessingResponse(request_body=pb.BodyResponse(response=common))
+        if held
+        else pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=common))
+    )
+    reply = replies.REQUEST_BODY if held else replies.REQUEST_HEADERS
+    data = replies.routing(reply, None, [("x-set", value)], [], new_length=False, new_body=body)
+    assert data == expected.SerializeToString()
+    assert protocol.DESTINATION in REMOVED
+
+
+def test_scores_are_told_where_nobody_is_named() -> None:
+    scores = (("10.0.0.1:80", 0.5),)
+    data = replies.routing(replies.REQUEST_HEADERS, None, [], [], new_length=False, scores=scores)
+    space = pb.ProcessingResponse.FromString(data).dynamic_metadata.fields[protocol.LB_NAMESPACE]
+    assert [*space.struct_value.fields] == [protocol.DESTINATION_SCORES]
+
+
 @given(body=st.binary())
 def test_a_routing_reply_with_a_new_body_is_the_generated_one(body: bytes) -> None:
     common = pb.CommonResponse(

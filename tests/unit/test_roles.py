@@ -6,7 +6,7 @@ import pytest
 
 from epp.control.files import parse_endpoints
 from epp.errors import NoEndpoint
-from epp.framework import Endpoint, EndpointId, Incarnation, PoolId, Role
+from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Role
 from epp.request import filters
 
 POOL = PoolId("pool")
@@ -44,8 +44,8 @@ def test_a_label_that_is_no_role_is_refused() -> None:
 def test_an_endpoint_without_a_label_decodes_and_never_prefills() -> None:
     (pod,) = pods(Role.UNLABELLED)
     assert Endpoint(id=pod.id, address="", incarnation=pod.incarnation).role is Role.UNLABELLED
-    assert filters.decoders([pod]) == [pod]
-    assert filters.prefillers([pod]) == []
+    assert list(filters.decoders(Candidates.of([pod]))) == [pod]
+    assert list(filters.prefillers(Candidates.of([pod]))) == []
 
 
 @pytest.mark.parametrize("label", [label for label in TABLE if label])
@@ -76,7 +76,7 @@ def test_a_misspelt_role_is_told_with_the_ones_there_are() -> None:
 
 
 def test_filters_keep_the_order_and_leave_out_the_destinations() -> None:
-    found = pods(*Role)
+    found = Candidates.of(pods(*Role))
     assert [str(pod.role) for pod in filters.decoders(found)] == [
         label for label, (decode, _) in TABLE.items() if decode
     ]
@@ -84,7 +84,8 @@ def test_filters_keep_the_order_and_leave_out_the_destinations() -> None:
         label for label, (_, prefill) in TABLE.items() if prefill
     ]
     last = found[-1]
-    assert last not in filters.prefillers(found, {last.id})
+    assert last in found
+    assert last not in filters.others(found, {last.address})
 
 
 @pytest.mark.parametrize(
@@ -100,4 +101,4 @@ def test_nobody_who_decodes_is_a_refusal_that_says_which(
     roles: list[Role], subset: Any, says: str
 ) -> None:
     with pytest.raises(NoEndpoint, match=says):
-        filters.eligible(pods(*roles), subset)
+        filters.eligible(Candidates.of(pods(*roles)), subset)

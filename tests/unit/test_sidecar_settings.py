@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from epp.framework.engines import SGLANG, VLLM, specs
 from sidecar.http import headers
 from sidecar.settings import SidecarSettings
 from sidecar.state.life import Life
@@ -33,11 +34,27 @@ def test_a_pool_and_a_name_are_enough() -> None:
         {"idle_timeout_s": 0},
         {"max_body_bytes": 0},
         {"unknown": 1},
+        {"engine_type": "tgi"},
+        {"engine_metrics": ["queuedRequestsSpec"]},
+        {"engine_metrics": ["queued_requests_spec=q"]},
+        {"engine_metrics": ["queuedRequestsSpec=a b"]},
     ],
 )
 def test_a_value_that_cannot_work_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SidecarSettings.model_validate({**GOOD, **wrong})
+
+
+def test_an_engine_is_one_of_the_built_in_with_what_differs() -> None:
+    assert SidecarSettings.model_validate(GOOD).engine_names == VLLM
+    given = {
+        "engine_type": "sglang",
+        "engine_metrics": ["queuedRequestsSpec=q{state=waiting}", "kvUsageSpec="],
+    }
+    names = SidecarSettings.model_validate({**GOOD, **given}).engine_names
+    assert names.waiting == specs("q{state=waiting}")
+    assert names.kv_usage == ()
+    assert names.running == SGLANG.running
 
 
 def test_the_token_is_not_shown() -> None:

@@ -54,7 +54,15 @@ async def test_the_decision_page_shows_both_tables() -> None:
     ]
     assert set(prefill["table"][0]["scores"]) == set(prefill["weights"])
     assert (whole["split"], whole["whole"]) == ("not-splittable", "n")
-    assert whole["prefill"] == {"candidates": [], "weights": {}, "table": []}
+    assert whole["prefill"] == {
+        "candidates": [],
+        "profile": "prefill",
+        "decider": "prefix-based-pd-decider",
+        "weights": {},
+        "table": [],
+        "excluded": [],
+        "left_out": {},
+    }
 
 
 async def test_the_alarm_looks_only_at_decisions_that_lacked_a_prefill_pod() -> None:

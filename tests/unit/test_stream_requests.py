@@ -154,6 +154,17 @@ def test_a_body_of_the_same_length_keeps_it(body: bytes | None) -> None:
     assert "content-length" not in reply.request_headers.response.header_mutation.remove_headers
 
 
+def test_a_decision_that_names_nobody_leaves_the_choice_to_the_gateway() -> None:
+    """Neither header nor metadata, and nothing of what a client said of a destination."""
+    reply, body = envoy.sent(_decidable(b"x").decided(route(None, set_headers=(("x-a", "b"),))))
+    mutation = reply.request_headers.response.header_mutation
+    assert protocol.DESTINATION not in envoy.set_in(mutation)
+    assert envoy.set_in(mutation)["x-a"] == "b"
+    assert set(protocol.ROUTING_HEADERS) <= set(mutation.remove_headers)
+    assert not reply.HasField("dynamic_metadata")
+    assert envoy.streamed([body], "request_body")[0].body == b"x"
+
+
 @pytest.mark.parametrize("destination", ["", "10.0.0.1:80\r\nx: y", "x" * 4097])
 def test_a_decision_without_a_usable_destination_is_our_own_fault(destination: str) -> None:
     progress = RecordingProgress()

@@ -5,10 +5,9 @@ of several that fit the longest wins. What is not a JSON body posted to a known 
 unscored: GETs (A02), forms (A16), and every path that we do not know.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from epp import protocol
 from epp.errors import BadRequest, ModelNotFound
 from epp.request.exchange import Arrival
 
@@ -48,6 +47,26 @@ FORMS = frozenset(
 )
 """Last segments of the paths that take forms."""
 
+ANTHROPIC, OPENAI, VLLM = "anthropic-parser", "openai-parser", "vllmhttp-parser"
+PASSTHROUGH = "passthrough-parser"
+FAMILIES: dict[str, str] = {
+    suffix: ANTHROPIC if suffix.startswith("/v1/messages") else OPENAI
+    for suffix in (*PARSERS, *FORMS)
+} | dict.fromkeys(
+    (
+        "/inference/v1/generate",
+        "/tokenize",
+        "/detokenize",
+        "/pooling",
+        "/classify",
+        "/v2/embed",
+        "/score",
+        "/rerank",
+    ),
+    VLLM,
+)
+"""Last segments of a path: the reference's parser that it belongs to; vLLM's has its own APIs."""
+
 BODILESS = frozenset({"/conversations"})
 """Those whose posts may have no body."""
 
@@ -62,6 +81,18 @@ class Rules:
     """Names that are served; every other one gets 404. Empty: any name passes (fault A11)."""
     max_body_bytes: int = 10 * 2**20
     """Most bytes that a compressed body may unfold to."""
+    parsers: frozenset[str] | None = None
+    """Families that a configuration chose; None: all. Other paths pass where `passthrough-parser`
+    is among them, else their posts get 400, as from the reference."""
+
+    def reads(self, suffix: str) -> bool:
+        """Whether a known path is read at all."""
+        return self.parsers is None or FAMILIES[suffix] in self.parsers
+
+    @property
+    def passes(self) -> bool:
+        """Whether posts to paths that nobody reads pass."""
+        return self.parsers is None or PASSTHROUGH in self.parsers
 
 
 ANY = Rules()
@@ -94,10 +125,9 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
     """Understand one request.
 
     Raises BadRequest for a known API that was not given JSON for it, TooLarge and UnsupportedMedia
-    for a compressed body that cannot be read, and ModelNotFound.
+    for a compressed body that cannot be read.
     """
     parsed = _understood(arrival, rules)
-    _admit(parsed.model, arrival.headers, rules)
     bounded = parsed.prompt.bounded() if parsed.prompt is not None else None
     return parsed if bounded is parsed.prompt else replace(parsed, prompt=bounded)
 
@@ -105,7 +135,11 @@ def parse(arrival: Arrival, rules: Rules = ANY) -> Parsed:
 def _understood(arrival: Arrival, rules: Rules) -> Parsed:
     path = plain_path(arrival.path)
     suffix = suffix_of(path)
+    if suffix and not rules.reads(suffix):
+        suffix = ""
     why = _unread(arrival, suffix)
+    if not suffix and not rules.passes and arrival.has_body:
+        raise BadRequest("none of the configured parsers takes this path")
     if why:
         return passthrough.unscored(path, why)
     if suffix in FORMS:
@@ -135,12 +169,12 @@ def _unread(arrival: Arrival, suffix: str) -> str:
     return why
 
 
-def _admit(model: str, headers: Mapping[str, str], rules: Rules) -> None:
-    """Refuse a model that nobody serves. What counts is the name that the engine will read."""
-    if not rules.known_models or not model:
-        return
-    target = next((headers[name] for name in protocol.MODEL_REWRITE if name in headers), model)
-    if target not in rules.known_models:
+def admit(model: str, rules: Rules) -> None:
+    """Raises ModelNotFound for a model that nobody serves, by the name that the engine will read.
+
+    Requests that name none pass (fault A11).
+    """
+    if model and rules.known_models and model not in rules.known_models:
         raise ModelNotFound(
             "the model is not served here; GET /v1/models lists those that are, and their names "
             "are compared letter by letter"

@@ -127,6 +127,7 @@ def show_map(fleet: Fleet, console: Console | None = None) -> None:
         CURL.format(gateway=fleet.gateway, model=fleet.settings.model),
         "",
         f"why it went there   {fleet.admin}/debug/decisions?limit=1",
+        f"                    epp explain X-REQUEST-ID --admin {fleet.admin}",
         f"what is known       {fleet.admin}/debug/endpoints",
         f"metrics             {fleet.metrics}",
         f"logs and settings   {fleet.run_dir}",

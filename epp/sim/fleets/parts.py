@@ -21,7 +21,7 @@ from .supervisor import Part
 
 Store = Literal["memory", "redis"]
 Gateway = Literal["standalone", "full-duplex"]
-Split = Literal["prefix", "always", "never"]
+Split = Literal["prefix", "cost", "always", "never"]
 
 POOL = "local"
 SIM_MODEL = "sim"

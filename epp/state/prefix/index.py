@@ -9,7 +9,10 @@ bounded slices, and only then is the slot given to somebody else.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework import Incarnation
 
@@ -17,6 +20,10 @@ SWEEP_PER_KEY = 2
 """Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
 MAX_FORGOTTEN = 4096
 """Forgotten incarnations whose late events we still refuse."""
+FEW = 24
+"""Up to so many endpoints are gone through one by one; more cost less as an array of bits."""
+
+Depths = NDArray[np.int64]
 
 
 class PrefixIndex:
@@ -41,6 +48,9 @@ class PrefixIndex:
         self._free: list[int] = []
         self._forgotten: OrderedDict[Incarnation, None] = OrderedDict()
         self._asked: tuple[Collection[Incarnation], int] | None = None
+        """Who was asked for the last time, and their bits."""
+        self._asked_slots: NDArray[np.intp] | None = None
+        """Their slots, once they are needed."""
         self.refused = 0
         """Blocks over the limit of their endpoint, not stored."""
         self.late = 0
@@ -126,20 +136,35 @@ class PrefixIndex:
 
         Faster when `incs` is the same tuple as the last time.
         """
-        alive = self._bits_of(incs)
-        holders, owners = self._holders.get, self._owners
         found: dict[Incarnation, int] = {}
+        for bits, depth in self._runs(keys, self._bits_of(incs)):
+            _note(found, self._owners, bits, depth)
+        return found
+
+    def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...]) -> Depths:
+        """The same as one number for each of `incs`, in their order; 0 where none is held."""
+        alive = self._bits_of(incs)
+        by_slot = np.zeros(len(self._owners) + 1, np.int64)  # the last stands for who has no slot
+        for bits, depth in self._runs(keys, alive):
+            _spread(by_slot, bits, depth)
+        if self._asked_slots is None:
+            slots = [self._slots.get(inc, -1) for inc in incs]
+            self._asked_slots = np.array(slots, np.intp)
+        return by_slot[self._asked_slots]
+
+    def _runs(self, keys: Sequence[int], alive: int) -> Iterator[tuple[int, int]]:
+        """Slots that hold equally many of the keys, as bits, and how many that is; never none."""
+        holders = self._holders.get
         for depth, key in enumerate(keys):
             if not alive:
-                break
+                return
             still = holders(key, 0) & alive
             if still != alive:
                 if depth:
-                    _note(found, owners, alive ^ still, depth)
+                    yield alive ^ still, depth
                 alive = still
-        if keys:
-            _note(found, owners, alive, len(keys))
-        return found
+        if alive and keys:
+            yield alive, len(keys)
 
     def sweep(self, budget: int) -> int:
         """Take away up to `budget` retired blocks; returns how many that were."""
@@ -180,6 +205,7 @@ class PrefixIndex:
         # recognised by identity: it doesn't change, and we hold it, so its id isn't reused.
         if self._asked is not None and self._asked[0] is incs:
             return self._asked[1]
+        self._asked, self._asked_slots = None, None
         bits = 0
         for inc in incs:
             slot = self._slots.get(inc)
@@ -188,6 +214,18 @@ class PrefixIndex:
         if isinstance(incs, tuple):
             self._asked = (incs, bits)
         return bits
+
+
+def _spread(by_slot: Depths, bits: int, depth: int) -> None:
+    if bits.bit_count() > FEW:
+        packed = np.frombuffer(bits.to_bytes(-(-bits.bit_length() // 8), "little"), np.uint8)
+        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
+        by_slot[: len(mask)][mask[: len(by_slot)]] = depth
+        return
+    while bits:
+        low = bits & -bits
+        by_slot[low.bit_length() - 1] = depth
+        bits ^= low
 
 
 def _note(

@@ -17,7 +17,7 @@ from math import inf
 
 from epp.framework import Incarnation
 
-from .index import PrefixIndex
+from .index import Depths, PrefixIndex
 
 REFERENCES_PER_BLOCK = 4
 """Blocks in open predictions, per `max_blocks`. Beyond it the oldest can't be dropped any more."""
@@ -30,10 +30,10 @@ class _Block:
 
     __slots__ = ("inc", "key", "lapses", "until")
 
-    def __init__(self, inc: Incarnation, key: int) -> None:
+    def __init__(self, inc: Incarnation, key: int, lapses: float) -> None:
         self.inc = inc
         self.key = key
-        self.lapses: list[float] = []
+        self.lapses = [lapses]
         """When each open prediction of it lapses, ascending."""
         self.until = -inf
         """Valid until then, whatever becomes of the open ones."""
@@ -70,6 +70,10 @@ class PredictedIndex:
         self._ttl_s = ttl_s
         self._index = PrefixIndex(2 * max_blocks)  # room for an insertion before the eviction
         self._blocks: dict[Incarnation, dict[int, _Block]] = {}
+        """Of every engine that was ever predicted to hold any, until it is forgotten."""
+        self._asked: tuple[Incarnation, ...] = ()
+        self._rooms: list[dict[int, _Block] | None] = []
+        """Blocks of each of those, as far as they were needed: hashing a life takes long."""
         self._lru: OrderedDict[_Block, None] = OrderedDict()
         self._open: OrderedDict[str, list[_Prediction]] = OrderedDict()
         """By request, oldest first; one per endpoint."""
@@ -102,14 +106,16 @@ class PredictedIndex:
         there = self._blocks.setdefault(inc, {})
         blocks: list[_Block] = []
         fresh: list[int] = []
+        lru = self._lru
         for key in reversed(keys):  # the tail first: it is then older than the head
             block = there.get(key)
             if block is None:
-                block = there[key] = _Block(inc, key)
+                block = there[key] = _Block(inc, key, expires)
                 fresh.append(key)
-            block.lapses.append(expires)
-            self._lru[block] = None
-            self._lru.move_to_end(block)
+                lru[block] = None
+            else:
+                block.lapses.append(expires)
+                lru.move_to_end(block)
             blocks.append(block)
         self._index.store(inc, fresh)
         self._open.setdefault(request_id, []).append(_Prediction(inc, tuple(blocks), expires))
@@ -132,26 +138,33 @@ class PredictedIndex:
         """How many leading `keys` are predicted on each of `incs`; absent means none."""
         found = self._index.lookup(keys, incs)
         for inc, depth in list(found.items()):
-            there = self._blocks[inc]
-            if there[keys[depth - 1]].live(now):
-                continue
-            low, high = 0, depth - 1
-            while low < high:
-                middle = (low + high + 1) // 2
-                if there[keys[middle - 1]].live(now):
-                    low = middle
-                else:
-                    high = middle - 1
+            low = _still(self._blocks[inc], keys, depth, now)
             if low:
                 found[inc] = low
             else:
                 del found[inc]
         return found
 
+    def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...], now: float) -> Depths:
+        """The same as one number for each of `incs`, in their order. Faster for the same tuple."""
+        found = self._index.depths(keys, incs)
+        if incs is not self._asked:
+            self._asked, self._rooms = incs, [None] * len(incs)
+        rooms = self._rooms
+        rows = found.nonzero()[0]
+        for row, depth in zip(rows.tolist(), found[rows].tolist(), strict=True):
+            there = rooms[row]
+            if there is None:
+                there = rooms[row] = self._blocks[incs[row]]
+            if not there[keys[depth - 1]].live(now):
+                found[row] = _still(there, keys, depth, now)
+        return found
+
     def forget(self, inc: Incarnation) -> None:
         """That engine is gone or restarted."""
         self._index.clear(inc)
         blocks = self._blocks.pop(inc, None)
+        self._asked, self._rooms = (), []
         if blocks:
             self._gone.append(blocks)
 
@@ -185,8 +198,6 @@ class PredictedIndex:
             return False
         del there[block.key]
         self._index.remove(block.inc, (block.key,))
-        if not there:
-            del self._blocks[block.inc]
         return True
 
     def _make_room(self, now: float) -> None:
@@ -223,3 +234,17 @@ class PredictedIndex:
                 break
             self._remove(block)
             budget -= 1
+
+
+def _still(there: dict[int, _Block], keys: Sequence[int], depth: int, now: float) -> int:
+    """How many of the first `depth` keys, all of which are there, still count."""
+    if there[keys[depth - 1]].live(now):
+        return depth
+    low, high = 0, depth - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if there[keys[middle - 1]].live(now):
+            low = middle
+        else:
+            high = middle - 1
+    return low

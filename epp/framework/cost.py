@@ -1,0 +1,197 @@
+"""What a request costs at each endpoint, in seconds: its own, and those that it takes from others.
+
+Pure. One model behind the scorer and the decider that go by cost, and for plugins of others.
+
+Of one endpoint, with its speeds (`Speeds`):
+
+- *wait*: prompt tokens that are computed before this request's, at the prefill speed. Ours are
+  counted as charged, less what was cached; a waiting request that is not ours counts
+  `queued_tokens`.
+- *compute*: tokens of this prompt that the endpoint does not hold, at the prefill speed.
+- *slowdown*: every step of this answer grows with the answers beside it (`batch_growth` of a step
+  each) and with the KV that attention has to read (seconds per block).
+- *pressure*: blocks that are not free have to be given back by others first. In one usual answer's
+  time all blocks of a full engine are given back once.
+- *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
+  lacks travels there. No answer is written here then.
+- *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
+  prompt is computed, and so does whoever comes next; steps of the answers there grow while this one
+  is written. A second of others counts `harm` of one's own.
+
+What is not known of an endpoint counts as at the busiest candidate that says it, so that nobody is
+best by ignorance; where nobody says it, our own reservations decide alone. Nothing else depends on
+other candidates: an overloaded one changes nothing among the rest (fault B12). An endpoint with
+nothing to do is never taken for more than `slowest` times slower than the fastest candidate: a bad
+measurement is tried again before it starves its endpoint.
+"""
+
+from dataclasses import dataclass, fields
+from math import isfinite, isnan
+
+import numpy as np
+
+from .candidates import Candidates, Column
+from .types import Endpoint, Request
+
+_USUAL_BLOCKS = 8192.0
+"""KV blocks of an engine that never said how many it has."""
+_MOST_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRules:
+    """What the model assumes. Raises ValueError for what makes no sense."""
+
+    answer_tokens: int = 128
+    """Answers are expected to be this long where the request allows more, which most do."""
+    queued_tokens: int = 1024
+    """Prompt tokens to compute for a waiting request that is not ours."""
+    usual_tokens: int = 1024
+    """Answers beside this one are taken to hold as much as it does, at most this, unless the
+    endpoint's own report says more: blocks that several share are reported once, read by each."""
+    batch_growth: float = 0.01
+    harm: float = 0.25
+    slowest: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name in ("answer_tokens", "queued_tokens", "usual_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{_spelled(name)} must be at least 1")
+        if not 0.0 <= self.batch_growth <= 1.0:
+            raise ValueError("batchGrowth must lie between 0 and 1")
+        if not (isfinite(self.harm) and self.harm >= 0.0):
+            raise ValueError("harm must be finite and not below 0")
+        if not (isfinite(self.slowest) and self.slowest >= 1.0):
+            raise ValueError("slowest must be finite and at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds at each candidate, in their order; finite, never below 0. See the module."""
+
+    wait: Column
+    compute: Column
+    slowdown: Column
+    pressure: Column
+    transfer: Column
+    stall: Column
+    crowding: Column
+
+    @property
+    def prompt(self) -> Column:
+        """What comes of computing the prompt there; the rest comes of writing the answer there."""
+        return np.minimum(self.wait + self.compute + self.transfer + self.stall, _MOST_S)
+
+    @property
+    def total(self) -> Column:
+        answer = self.slowdown + self.pressure + self.crowding
+        return np.minimum(self.prompt + answer, _MOST_S)
+
+    def parts(self, row: int) -> dict[str, float]:
+        """One candidate's seconds by their names."""
+        return {field.name: float(getattr(self, field.name)[row]) for field in fields(self)}
+
+
+class _Engines:
+    """What the candidates have to do and how fast they are, with unknown numbers filled in."""
+
+    __slots__ = (
+        "answering",
+        "block_tokens",
+        "blocks",
+        "busy",
+        "in_use",
+        "pending",
+        "prefill_speed",
+        "step_s",
+        "waiting",
+    )
+
+    def __init__(self, candidates: Candidates, rules: CostRules) -> None:
+        read = candidates.column
+        self.pending = read("reserved_pending")
+        self.waiting = _known(read("waiting"), 0.0)
+        """As reported; ours among them."""
+        ours = read("reserved_requests") - self.pending
+        self.answering = np.maximum(_known(read("running"), 0.0), ours)
+        self.busy = self.answering + np.maximum(self.waiting, self.pending)
+        """Requests that are there, whatever they do."""
+        self.block_tokens = read("block_tokens")
+        self.blocks = _known(read("total_blocks"), _USUAL_BLOCKS)
+        active = read("active_blocks")
+        if isnan(np.maximum.reduce(active, initial=0.0)):
+            usage = _known(read("kv_usage"), 0.0) * self.blocks
+            active = np.where(np.isnan(active), usage, active)
+        self.in_use = active + read("reserved_decode_blocks")
+        self.prefill_speed = read("prefill_tokens_per_s")
+        self.step_s = read("decode_s_per_token")
+        self._try_again(rules.slowest)
+
+    def _try_again(self, slowest: float) -> None:
+        """Let nobody who has nothing to do look slower than that."""
+        speed, step = self.prefill_speed, self.step_s
+        fastest = np.maximum.reduce(speed, initial=0.0)
+        if fastest > slowest * np.minimum.reduce(speed, initial=np.inf):
+            floor = np.maximum(speed, fastest / slowest)
+            self.prefill_speed = np.where(self.busy == 0.0, floor, speed)
+        shortest = np.minimum.reduce(step, initial=np.inf)
+        if np.maximum.reduce(step, initial=0.0) > slowest * shortest:
+            ceiling = np.minimum(step, shortest * slowest)
+            self.step_s = np.where(self.busy == 0.0, ceiling, step)
+
+
+def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
+    """What this request costs at each of the candidates."""
+    engines = _Engines(candidates, rules)
+    lacks = np.maximum(request.prompt_tokens - candidates.column("credited_tokens"), 0.0)
+    compute = lacks / engines.prefill_speed
+    foreign = np.maximum(engines.waiting - engines.pending, 0.0)
+    ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
+    none = np.zeros(len(candidates))
+    answer = 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
+    slowdown = crowding = none
+    if answer > 0:
+        block_s = candidates.column("decode_s_per_block")
+        held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
+        crowd = engines.busy * held
+        growth = engines.busy * engines.step_s * rules.batch_growth
+        slowdown = answer * (growth + block_s * np.maximum(engines.in_use, crowd))
+        crowding = (rules.harm * answer) * (growth + block_s * crowd)
+    return Cost(
+        wait=ahead / engines.prefill_speed,
+        compute=compute,
+        slowdown=slowdown,
+        pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
+        transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
+        stall=rules.harm * (engines.answering + 1.0) * compute,
+        crowding=crowding,
+    )
+
+
+def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
+    """Seconds until the blocks that this request lacks have been given back."""
+    short = np.maximum(engines.in_use + wanted - engines.blocks, 0.0)
+    if not short.any():
+        return short
+    answer_s = rules.answer_tokens * engines.step_s
+    return answer_s * short / np.maximum(engines.blocks, 1.0)
+
+
+def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Column:
+    """Seconds for what the destination lacks to come over from each candidate."""
+    speed = np.minimum(candidates.column("pull_tokens_per_s"), peer.speeds.pull_tokens_per_s)
+    seconds: Column = peer.speeds.pull_s + peer.match.missing(request.prompt_tokens) / speed
+    return seconds
+
+
+def _known(column: Column, else_all: float) -> Column:
+    """Unknown numbers as the largest known one, or as `else_all` where none is known."""
+    if not isnan(np.maximum.reduce(column, initial=0.0)):
+        return column
+    largest = float(np.fmax.reduce(column))
+    return np.where(np.isnan(column), else_all if isnan(largest) else largest, column)
+
+
+def _spelled(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

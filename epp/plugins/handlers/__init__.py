@@ -1,0 +1,1 @@
+"""Which profiles a request runs through."""

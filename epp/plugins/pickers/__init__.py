@@ -1,0 +1,1 @@
+"""Which of the rated candidates are chosen."""

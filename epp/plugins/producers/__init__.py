@@ -1,0 +1,1 @@
+"""Settings of what feeds data to the other plugins; the picker itself does the work."""

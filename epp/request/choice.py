@@ -1,0 +1,264 @@
+"""Who serves an understood request: the steps of the ladder, and both halves of a split one.
+
+By prefix where the request can be scored, else by load, and where even that fails any ready
+endpoint serves. Nothing is booked here, so that one may also ask what would happen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+
+from epp.errors import BadRequest, Refusal
+from epp.framework import Candidates, Chance, Course, Decision, NoCourse, Request, Rung, sample
+
+from . import filters, split
+from .ballot import Ballot, Why
+from .exchange import Arrival
+from .neighbours import Pool
+from .plan.live import Built, BuiltProfile
+from .profiles import Mode
+from .schedule import Selection, schedule
+from .scores import MAX_ROWS
+from .understanding import Understood
+
+MAX_EXCLUDED = 16
+"""Endpoints that a decision names for each reason against them."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request with all that a decision about it depends on."""
+
+    arrival: Arrival
+    request: Request
+    told: str
+    """What is known of its tokens, for the reasons."""
+    built: Built
+    course: Course
+    mode: Mode
+
+
+class Choice:
+    """Owned by the director. `failed` is told when a step of our own raises."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        chance: Chance,
+        clock: Callable[[], float],
+        ballot: Ballot,
+        failed: Callable[[str], None],
+        count: int = 1,
+        rows: int = MAX_ROWS,
+    ) -> None:
+        """`count`: endpoints named where any serves; elsewhere pickers say. `rows`: most candidates
+        in a decision's table."""
+        self._pool = pool
+        self._chance = chance
+        self._clock = clock
+        self._ballot = ballot
+        self._failed = failed
+        self._count = count
+        self._rows = rows
+
+    def of(
+        self, arrival: Arrival, understood: Understood, built: Built, mode: Mode, *, late: bool
+    ) -> tuple[Decision, str, Course]:
+        """The decision, why it knew no more, and the course that it took.
+
+        Raises NoEndpoint, and BadRequest for a request that asks for what is not there. `late`:
+        there is no time left to look at prefixes.
+        """
+        self._ballot.begin()
+        request, why = understood.request, understood.why
+        course = self._course(request, built)
+        asked = Asked(
+            arrival=arrival,
+            request=request,
+            told=understood.told,
+            built=built,
+            course=course,
+            mode=mode,
+        )
+        if mode is not Mode.NORMAL:
+            why = "mode"
+        elif request.scored and late:
+            why = "late"
+        elif request.scored:
+            scored = self.attempt("score", lambda: self._by_prefix(asked))
+            if scored is not None:
+                return scored, why, course
+            why = "failed"
+        asked = replace(asked, told=understood.told if why == "unscored" else why)
+        if mode is not Mode.RANDOM:
+            loaded = self.attempt("load", lambda: self._by_load(asked))
+            if loaded is not None:
+                return loaded, why, course
+            why = "failed"
+            asked = replace(asked, told=why)
+        return self._any(asked), why, course
+
+    def attempt(self, step: str, work: Callable[[], T]) -> T | None:
+        """The result of a step, or None where it raised: our own fault, survived and counted."""
+        try:
+            return work()
+        except Refusal:
+            raise
+        except Exception:
+            log.exception("a step of a decision failed", step=step)
+            self._failed(step)
+            return None
+
+    def _course(self, request: Request, built: Built) -> Course:
+        """As the profile handler says; the first profile where it fails."""
+        handler, names = built.handler, tuple(built.profiles)
+        try:
+            course = self._ballot.ask(handler.name, lambda: handler.plugin.course(request, names))
+        except NoCourse as error:
+            raise BadRequest(str(error)) from None
+        if course is None:
+            return Course(destination=names[0])
+        if not _known(course, built):
+            self._ballot.blame(handler.name, Why.WRONG_SHAPE)
+            return Course(destination=names[0])
+        return course
+
+    def _by_prefix(self, asked: Asked) -> Decision:
+        now, request = self._clock(), asked.request
+        found = self._pool.candidates(
+            request.keys,
+            block_tokens=request.block_size,
+            prompt_tokens=request.prompt_tokens,
+            now=now,
+        )
+        eligible = filters.eligible(found, asked.arrival.subset)
+        profile = asked.built.profiles[asked.course.destination]
+        chosen = self._rated(request, eligible, profile)
+        rung = self._pool.rung(chosen.chosen[0].id, now)
+        if not request.exact:
+            rung = max(rung, Rung.PREDICTED)
+        reasons = (*chosen.reasons, f"tokens {asked.told}")
+        decision = _decision(asked, profile, chosen, rung, reasons)
+        return self._with_prefill(decision, request, eligible, asked)
+
+    def _by_load(self, asked: Asked) -> Decision:
+        request = replace(asked.request, scored=False)
+        eligible = self._ready(asked)
+        profile = asked.built.profiles[asked.course.destination]
+        profile = profile.without("prefix-match", "load-only")
+        chosen = self._rated(request, eligible, profile)
+        reasons = (f"load only: {asked.told}", *chosen.reasons)
+        decision = _decision(asked, profile, chosen, Rung.LOAD_ONLY, reasons)
+        return self._with_prefill(decision, request, eligible, asked)
+
+    def _any(self, asked: Asked) -> Decision:
+        """Any endpoint that may answer is as good as another."""
+        eligible = self._ready(asked)
+        decoders = filters.decoders(eligible)
+        rows = sample(range(len(decoders)), self._count, self._chance)
+        excluded, left_out = _excluded(decoders)
+        decision = Decision(
+            request_id=asked.request.id,
+            chosen=tuple(decoders[row] for row in rows),
+            rung=Rung.ANY_READY,
+            reasons=(f"any of {len(decoders)} ready", asked.told),
+            plan=asked.built.plan.source,
+            handler=asked.built.handler.name,
+            profile="random",
+            excluded=excluded,
+            left_out=left_out,
+        )
+        return self._with_prefill(decision, asked.request, eligible, asked)
+
+    def _rated(self, request: Request, eligible: Candidates, profile: BuiltProfile) -> Selection:
+        decoders = filters.decoders(eligible)
+        return schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
+
+    def _with_prefill(
+        self, decision: Decision, request: Request, eligible: Candidates, asked: Asked
+    ) -> Decision:
+        """The decision with its other half, or why there is none: a failure costs the split."""
+        part = self.attempt(
+            "split",
+            lambda: split.prefill(
+                request,
+                decision.chosen,
+                eligible,
+                built=asked.built,
+                course=asked.course,
+                chance=self._chance,
+                ballot=self._ballot,
+                normal=asked.mode is Mode.NORMAL,
+            ),
+        )
+        if part is None:
+            return replace(decision, split=split.Why.FAILED)
+        excluded, left_out = _excluded(part.left, since=eligible)
+        decision = replace(
+            decision,
+            split=part.why,
+            prefill_decider=asked.course.prefill_decider,
+            prefill_profile=asked.course.prefill,
+            prefill_excluded=excluded,
+            prefill_left_out=left_out,
+        )
+        if part.selection is None:
+            return decision
+        return replace(
+            decision,
+            reasons=(*decision.reasons, *part.reasons),
+            prefill=part.selection.chosen if part.why == split.Why.SPLIT else (),
+            prefill_table=part.selection.table,
+            prefill_weights=part.selection.weights,
+        )
+
+    def _ready(self, asked: Asked) -> Candidates:
+        return filters.eligible(self._pool.ready(self._clock()), asked.arrival.subset)
+
+
+def _known(course: Course, built: Built) -> bool:
+    """Whether all that it names is there."""
+    profiles = {course.destination, course.prefill or course.destination}
+    decider = course.prefill_decider
+    return profiles <= built.profiles.keys() and (not decider or decider in built.deciders)
+
+
+def _excluded(
+    left: Candidates | None, since: Candidates | None = None
+) -> tuple[tuple[tuple[str, str], ...], dict[str, int]]:
+    """Who was left out on the way to these, for `Decision.excluded` and `Decision.left_out`."""
+    steps = [] if left is None else left.excluded(MAX_EXCLUDED, since)
+    counts: dict[str, int] = {}
+    for why, count, _ in steps:
+        counts[why] = counts.get(why, 0) + count
+    return tuple((address, why) for why, _, named in steps for address in named), counts
+
+
+def _decision(
+    asked: Asked,
+    profile: BuiltProfile,
+    chosen: Selection,
+    rung: Rung,
+    reasons: tuple[str, ...],
+) -> Decision:
+    excluded, left_out = _excluded(chosen.left)
+    return Decision(
+        request_id=asked.request.id,
+        chosen=chosen.chosen,
+        rung=rung,
+        reasons=reasons,
+        table=chosen.table,
+        excluded=excluded,
+        left_out=left_out,
+        plan=asked.built.plan.source,
+        handler=asked.built.handler.name,
+        profile=profile.name,
+        weights=chosen.weights,
+    )

@@ -1,0 +1,1 @@
+"""From EndpointPickerConfig to what runs: names resolved, rules checked, defaults filled in."""

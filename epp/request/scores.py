@@ -1,0 +1,87 @@
+"""The scores of one decision: the best rows at once, as values only where somebody reads them."""
+
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import NO_MATCH, Candidates, Column, Match, ScoreRow, Source
+
+MAX_ROWS = 16
+"""Candidates in a decision's table, best first; the others are left out."""
+
+
+class ScoreTable(Sequence[ScoreRow]):
+    """Rows of the chosen, then of the best others. It holds on to nothing but their numbers."""
+
+    __slots__ = ("_built", "_ids", "_match", "_names", "_queues", "_scores", "_totals", "_where")
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        totals: Column,
+        scores: NDArray[np.float64],
+        names: Sequence[str],
+        chosen: Sequence[int],
+        *,
+        most: int = MAX_ROWS,
+    ) -> None:
+        """`scores`: a row a scorer, of which `names` are in the same order. `chosen` are rows of
+        the candidates. At most `most` rows stay."""
+        listed = _best(totals, chosen, most)
+        rows = np.array(listed, np.intp)
+        ids, addresses = candidates.ids, candidates.addresses
+        self._ids = [ids[row] for row in listed]
+        self._where = [addresses[row] for row in listed]
+        self._totals = totals[rows]
+        self._names = tuple(names)
+        self._scores = scores[:, rows]
+        self._match = [
+            candidates.column(name)[rows]
+            for name in ("matched_tokens", "credited_tokens", "precise")
+        ]
+        self._queues = [candidates.column(name)[rows] for name in ("waiting", "reserved_pending")]
+        self._built: list[ScoreRow | None] = [None] * len(listed)
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+    @overload
+    def __getitem__(self, index: int) -> ScoreRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ScoreRow]: ...
+    def __getitem__(self, index: int | slice) -> ScoreRow | Sequence[ScoreRow]:
+        if isinstance(index, slice):
+            return tuple(self[row] for row in range(len(self))[index])
+        built = self._built[index]
+        if built is None:
+            built = self._built[index] = self._row(index)
+        return built
+
+    def _row(self, row: int) -> ScoreRow:
+        return ScoreRow(
+            endpoint=self._ids[row],
+            address=self._where[row],
+            total=float(self._totals[row]),
+            scores=dict(zip(self._names, self._scores[:, row].tolist(), strict=True)),
+            match=_match(*(float(column[row]) for column in self._match)),
+            queue=_queue(*(float(column[row]) for column in self._queues)),
+        )
+
+
+def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
+    order = np.argsort(totals)[::-1][: most + len(chosen)].tolist()
+    return [*chosen, *(row for row in order if row not in chosen)][:most]
+
+
+def _match(tokens: float, credited: float, precise: float) -> Match:
+    if precise:
+        return Match(int(tokens), Source.PRECISE)
+    return Match(int(tokens), Source.PREDICTED, credited / tokens) if tokens else NO_MATCH
+
+
+def _queue(waiting: float, pending: float) -> int | None:
+    if waiting != waiting:  # noqa: PLR0124 - NaN: not known
+        return int(pending) or None
+    return int(max(waiting, pending))

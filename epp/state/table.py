@@ -1,0 +1,260 @@
+"""The members of a pool as rows of numbers, kept up to date by what has changed since last time.
+
+A decision over a thousand endpoints has no time to ask each of them for its load. So the numbers
+stand side by side in columns: reading them again costs as much as there was news. Arrays that were
+handed out are never written to again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import (
+    NO_MATCH,
+    Candidates,
+    Column,
+    Endpoint,
+    EndpointId,
+    Incarnation,
+    Lora,
+    Mask,
+    Speeds,
+)
+
+from . import measures
+from .charges import Trusts
+from .endpoints import Endpoints, Member
+from .load import LoadBook
+from .matching import Matches
+from .mirror import Mirror
+
+_LOADS = {
+    "waiting": measures.WAITING,
+    "running": measures.RUNNING,
+    "kv_usage": measures.KV_USAGE,
+    "active_blocks": measures.ACTIVE_BLOCKS,
+    "total_blocks": measures.TOTAL_BLOCKS,
+    "block_tokens": measures.BLOCK_TOKENS,
+    "reserved_requests": measures.REQUESTS,
+    "reserved_pending": measures.PENDING,
+    "reserved_prefill_tokens": measures.PREFILL_TOKENS,
+    "reserved_decode_blocks": measures.DECODE_BLOCKS,
+    "prefill_tokens_per_s": measures.OWN_SPEED,
+}
+"""Columns of a decision, and where they stand here."""
+_PRIOR = Speeds()
+_PRIORS = ("decode_s_per_token", "decode_s_per_block", "pull_tokens_per_s")
+_REPORTED = measures.ACTIVE_BLOCKS + 1
+"""The first so many are known from fresh reports only."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seats:
+    """Who is who; replaced as a whole."""
+
+    members: tuple[Member, ...] = ()
+    lives: tuple[Incarnation, ...] = ()
+    rows: Mapping[Incarnation, int] = field(default_factory=dict[Incarnation, int])
+    ids: tuple[EndpointId, ...] = ()
+    addresses: tuple[str, ...] = ()
+    labels: tuple[Mapping[str, str], ...] = ()
+    roles: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    priors: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    """Speeds that nobody has observed."""
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Member, Incarnation]]) -> "_Seats":
+        seated = list(rows)
+        members = tuple(member for member, _ in seated)
+        lives = tuple(inc for _, inc in seated)
+        roles = [member.role for member in members]
+        return cls(
+            members=members,
+            lives=lives,
+            rows={inc: row for row, inc in enumerate(lives)},
+            ids=tuple(member.id for member in members),
+            addresses=tuple(member.address for member in members),
+            labels=tuple(member.labels for member in members),
+            roles={
+                "serves_decode": _shared(role.serves_decode for role in roles),
+                "serves_prefill": _shared(role.serves_prefill for role in roles),
+                "serves_encode": _shared(role.serves_encode for role in roles),
+            },
+            priors={name: _shared([getattr(_PRIOR, name)] * len(roles)) for name in _PRIORS},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The numbers of one moment, as decisions see them."""
+
+    seats: _Seats
+    numbers: Numbers
+    loras: tuple[Lora | None, ...]
+    columns: Mapping[str, Column]
+
+    def endpoint(self, row: int, matches: Matches | None, now: float) -> Endpoint:
+        member = self.seats.members[row]
+        numbers = tuple(self.numbers[:, row].tolist())
+        return Endpoint(
+            id=member.id,
+            address=member.address,
+            incarnation=self.seats.lives[row],
+            role=member.role,
+            labels=member.labels,
+            has_sidecar=member.has_sidecar,
+            load=measures.load_from(numbers, self.loras[row], now),
+            match=NO_MATCH if matches is None else matches.of(row),
+            speeds=Speeds(prefill_tokens_per_s=numbers[measures.OWN_SPEED]),
+        )
+
+
+_NONE = np.empty((measures.WIDTH, 0))
+
+
+class Table:
+    """Belongs to one PoolState, which owns the parts. `refresh` before reading."""
+
+    def __init__(
+        self, *, endpoints: Endpoints, load: LoadBook, trust: Trusts, mirror: Mirror
+    ) -> None:
+        self._endpoints = endpoints
+        self._load = load
+        self._trust = trust
+        self._mirror = mirror
+        self._version = endpoints.version - 1
+        self._seats = _Seats()
+        self._row_of: dict[EndpointId, int] = {}
+        self._numbers: Numbers = _NONE
+        self._loras: list[Lora | None] = []
+        self._speed = 0.0
+        self._oldest = np.inf
+        self._shown = _Shown(self._seats, _NONE, (), {})
+        self._trusts: Column = np.empty(0)
+        self._heard: Column = np.empty(0)
+        self._unready: tuple[int, ...] = ()
+        self._ready: NDArray[np.intp] | None = None
+
+    @property
+    def lives(self) -> tuple[Incarnation, ...]:
+        """Of all members, ready or not; the same tuple until one of them changes."""
+        return self._seats.lives
+
+    @property
+    def trusts(self) -> Column:
+        """What a predicted token is worth on each of them."""
+        return self._trusts
+
+    def fresh(self, now: float) -> Mask:
+        """Where a writer was heard lately."""
+        return now - self._heard <= self._mirror.fresh_s
+
+    def refresh(self, now: float) -> None:
+        """Read what has changed."""
+        news = False
+        if self._version != self._endpoints.version:
+            self._reseat(now)
+            news = True
+        changed = self._load.changed(now)
+        if changed:
+            self._read_loads(changed, now)
+            news = True
+        speed = self._load.pool_prefill_tokens_per_s
+        if news or speed != self._speed or now - self._oldest > self._load.rules.stale_s:
+            self._speed = speed
+            self._show(now)
+        self._read_trust(self._trust.changed())
+        self._read_heard(self._mirror.heard())
+        unready = self._endpoints.unready(now)
+        if news or unready != self._unready:
+            self._unready = unready
+            every = np.arange(len(self._seats.members), dtype=np.intp)
+            self._ready = np.delete(every, unready) if unready else None
+
+    def candidates(self, now: float, matches: Matches | None = None) -> Candidates:
+        """The ready members; `matches` has a row for each member."""
+        shown, seats = self._shown, self._seats
+        columns = shown.columns if matches is None else {**shown.columns, **matches.columns()}
+        whole = Candidates(
+            len(seats.members),
+            lambda row: shown.endpoint(row, matches, now),
+            columns,
+            ids=seats.ids,
+            labels=seats.labels,
+            addresses=seats.addresses,
+            loras=shown.loras,
+        )
+        return whole if self._ready is None else whole.take(self._ready, "not ready")
+
+    def at(self, address: str, now: float) -> Endpoint | None:
+        """The member behind an address, ready or not, without a match."""
+        addresses = self._seats.addresses
+        if address not in addresses:
+            return None
+        return self._shown.endpoint(addresses.index(address), None, now)
+
+    # Mechanics
+
+    def _reseat(self, now: float) -> None:
+        """Other members or other lives: keep the numbers of those that stay."""
+        old = self._seats.rows
+        self._version = self._endpoints.version
+        self._seats = _Seats.of(self._endpoints.rows())
+        lives, ids = self._seats.lives, self._seats.ids
+        kept = [old.get(inc, -1) for inc in lives]  # the last column is nobody's
+        self._numbers = np.column_stack((self._numbers, measures.EMPTY))[:, kept]
+        self._loras = [self._loras[place] if place >= 0 else None for place in kept]
+        self._read_loads([inc for inc, place in zip(lives, kept, strict=True) if place < 0], now)
+        self._trusts, self._heard = np.empty(len(ids)), np.empty(len(ids))
+        self._row_of = {ident: row for row, ident in enumerate(ids)}
+        self._read_trust(ids)
+        self._read_heard(ids)
+
+    def _read_loads(self, lives: Iterable[Incarnation], now: float) -> None:
+        for inc in lives:
+            row = self._seats.rows.get(inc)
+            if row is not None:
+                self._numbers[:, row], self._loras[row] = self._load.row(inc, now)
+
+    def _read_trust(self, changed: Sequence[EndpointId]) -> None:
+        if changed:
+            self._trusts = self._trusts.copy()
+        for ident in changed:
+            row = self._row_of.get(ident)
+            if row is not None:
+                self._trusts[row] = self._trust.of(ident)
+
+    def _read_heard(self, changed: Sequence[EndpointId]) -> None:
+        for ident in changed:
+            row = self._row_of.get(ident)
+            if row is not None:
+                at = self._mirror.last_at(ident)
+                self._heard[row] = -np.inf if at is None else at
+
+    def _show(self, now: float) -> None:
+        """Make what decisions read: without what is stale, and with a speed for everybody."""
+        numbers = self._numbers.copy()
+        at, speeds = numbers[measures.REPORT_AT], numbers[measures.OWN_SPEED]
+        stale = now - at > self._load.rules.stale_s
+        loras = tuple(self._loras)
+        if stale.any():
+            numbers[:_REPORTED, stale] = np.nan
+            loras = tuple(
+                None if old else lora for old, lora in zip(stale.tolist(), loras, strict=True)
+            )
+        self._oldest = float(np.fmin.reduce(at[~stale], initial=np.inf))
+        speeds[np.isnan(speeds)] = self._speed
+        numbers.flags.writeable = False
+        columns = {name: numbers[place] for name, place in _LOADS.items()}
+        columns = {**columns, **self._seats.roles, **self._seats.priors}
+        self._shown = _Shown(self._seats, numbers, loras, columns)
+
+
+def _shared(flags: Iterable[bool]) -> Column:
+    column = np.array(list(flags), np.float64)
+    column.flags.writeable = False
+    return column

@@ -1,0 +1,36 @@
+"""What every installed plugin keeps: `epp.framework.contract`, over ours and anybody else's."""
+
+import pytest
+
+from epp.framework import contract
+from epp.framework.registry import Kind, PluginType
+from tests.contract.installed import build, documentation, example, installed
+
+DECIDING = (Kind.SCORER, Kind.FILTER, Kind.PICKER, Kind.HANDLER, Kind.DECIDER)
+PLUGINS = list(installed(*Kind))
+DECIDERS = list(installed(*DECIDING))
+
+
+@pytest.mark.parametrize("kind", DECIDERS, ids=lambda kind: kind.name)
+def test_it_keeps_the_contract(kind: PluginType) -> None:
+    contract.check(lambda: build(kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in DECIDERS if not any(one.required for one in kind.parameters)],
+    ids=lambda kind: kind.name,
+)
+def test_it_keeps_the_contract_by_its_defaults(kind: PluginType) -> None:
+    contract.check(lambda: kind.build({}))
+
+
+@pytest.mark.parametrize("kind", PLUGINS, ids=lambda kind: kind.name)
+def test_its_documentation_names_its_type_and_parameters_and_its_example_builds(
+    kind: PluginType,
+) -> None:
+    text = documentation(kind)
+    assert f"`{kind.name}`" in text
+    assert not [one.yaml_name for one in kind.parameters if f"`{one.yaml_name}" not in text]
+    assert set(example(kind)) <= {one.yaml_name for one in kind.parameters}
+    build(kind)
