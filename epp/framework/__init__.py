@@ -1,8 +1,9 @@
 """The contract between the picker and its plugins. Plugins import only this."""
 
+from typing import TYPE_CHECKING
+
 from epp.config.values import Seconds
 
-from .candidates import COLUMNS, Candidates, Column, Mask, attribute
 from .draws import Chance, sample
 from .engines import EngineNames, Engines
 from .plugins import (
@@ -42,6 +43,21 @@ from .types import (
     Source,
     Speeds,
 )
+
+if TYPE_CHECKING:
+    from .candidates import COLUMNS, Candidates, Column, Mask, attribute
+
+_OVER_COLUMNS = frozenset({"COLUMNS", "Candidates", "Column", "Mask", "attribute"})
+
+
+def __getattr__(name: str) -> object:
+    """Who uses columns loads numpy. A sidecar never does, and saves its 20 MB."""
+    if name not in _OVER_COLUMNS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import candidates  # noqa: PLC0415
+
+    return getattr(candidates, name)
+
 
 __all__ = [
     "COLUMNS",

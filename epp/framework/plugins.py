@@ -11,12 +11,14 @@ in an arbitrary order that no result may depend on.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-from .candidates import Candidates, Column, Mask
 from .draws import Chance
 from .engines import EngineNames
 from .types import Decision, Endpoint, EndpointId, Request
+
+if TYPE_CHECKING:
+    from .candidates import Candidates, Column, Mask
 
 T = TypeVar("T")
 
@@ -51,7 +53,9 @@ class Scorer(Protocol):
     ignorance.
     """
 
-    def score(self, request: Request, candidates: Candidates, /) -> Sequence[float] | Column: ...
+    def score(
+        self, request: Request, candidates: "Candidates", /
+    ) -> "Sequence[float] | Column": ...
 
 
 class Filter(Protocol):
@@ -60,7 +64,7 @@ class Filter(Protocol):
     A scorer that keeps as well is a filter too, at its place in the profile.
     """
 
-    def keep(self, request: Request, candidates: Candidates, /) -> Sequence[bool] | Mask: ...
+    def keep(self, request: Request, candidates: "Candidates", /) -> "Sequence[bool] | Mask": ...
 
 
 class Picker(Protocol):

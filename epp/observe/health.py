@@ -45,8 +45,8 @@ class Health:
         self._tell()
 
     def leave(self) -> None:
-        """Not ready any more, for good: watchers are told so, and their streams end, for a stream
-        that lasts would hold up the drain of its port (A21)."""
+        """Not ready any more, for good. Watchers are told so and sent away: another picker will
+        have them."""
         self._over = True
         self.ready = False
 

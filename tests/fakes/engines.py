@@ -60,7 +60,7 @@ async def running_pair(
 
     A handshake that fails does so soon. The engines answer equally, and name blocks differently.
     """
-    common: dict[str, Any] = {"handshake_s": 0.1, "pull_setup_s": 0.001, **both}
+    common: dict[str, Any] = {"handshake_s": scaled(0.25), "pull_setup_s": 0.001, **both}
     one = {"name": "prefill", "kv_role": "producer", **common, **(prefill or {})}
     other = {"name": "decode", "kv_role": "consumer", "hash_seed": 7, **common, **(decode or {})}
     async with running_engine(**one) as first, running_engine(**other) as second:

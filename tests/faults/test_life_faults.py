@@ -15,11 +15,11 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from epp import protocol
-from epp.sim.gateway.envoy import EnvoySettings, Shape
+from epp.sim.gateway.envoy import EnvoySettings
 from epp.sim.gateway.routes import EVERY_PATH
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.backend import Backend, backend
-from tests.fakes.extproc_client import call, channel
+from tests.fakes.extproc_client import Call, call, channel
 from tests.fakes.gateway import Gateway, gateway
 from tests.fakes.picker_process import PickerProcess, picker_process
 from tests.fakes.redis_server import running
@@ -31,9 +31,9 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 @asynccontextmanager
 async def _gateway(
-    directory: Path, pickers: list[PickerProcess], engines: list[Backend], shape: Shape
+    directory: Path, pickers: list[PickerProcess], engines: list[Backend], *, retries: bool = True
 ) -> AsyncIterator[Gateway]:
-    """A real Envoy that knows all of these pickers."""
+    """A real Envoy that knows all of these pickers, in full duplex: streams last as answers do."""
 
     def every_picker(bootstrap: str) -> str:
         config = json.loads(bootstrap)
@@ -55,7 +55,8 @@ async def _gateway(
         ext_proc_port=pickers[0].ports["grpc"],
         endpoints=[engine.address for engine in engines],
         tls=False,
-        shape=shape,
+        shape="full-duplex",
+        retries=retries,
         api_paths=EVERY_PATH,
         health_interval_s=0.1,
     )
@@ -80,9 +81,7 @@ async def test_A21_a_rollout_under_load_loses_neither_a_request_nor_an_answer(
             await stack.enter_async_context(picker_process(tmp_path / name, [engine.address]))
             for name in ("old", "new")
         ]
-        before = await stack.enter_async_context(
-            _gateway(tmp_path / "envoy", [old, new], [engine], "full-duplex")
-        )
+        before = await stack.enter_async_context(_gateway(tmp_path / "envoy", [old, new], [engine]))
         connector = aiohttp.TCPConnector(limit=0)
         client = await stack.enter_async_context(
             aiohttp.ClientSession(before.url, connector=connector)
@@ -108,8 +107,8 @@ async def test_A21_a_rollout_under_load_loses_neither_a_request_nor_an_answer(
 
 
 async def test_A21_nothing_idle_holds_up_the_end(tmp_path: Path) -> None:
-    """Protected by `Health.leave`, which sends watchers away; red (the whole drain time) when they
-    stay. Idle connections to any other port do not count either."""
+    """Protected by `ExtProcServer.drain`, which counts its own streams; red (minutes) when it waits
+    for gRPC, which counts connections that never said a word."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(backend("b"))
         picker = await stack.enter_async_context(picker_process(tmp_path, [engine.address]))
@@ -166,9 +165,8 @@ async def _status(picker: PickerProcess, service: str) -> str:
 async def test_A20_health_answers_while_long_prompts_are_scored(tmp_path: Path) -> None:
     """Protected by `Offload.run`; red when it computes on the event loop. One good round of eight
     will do: a busy machine only makes it worse, and a blocked loop is slow in each."""
-    ids = list(range(100_000, 100_000 + MIB // 8))
-    body = json.dumps({"model": "m", "prompt": ids}).encode()
-    assert len(body) > MIB
+    ids = b",".join([b"7"] * (MIB // 2))  # of all prompts of 1 MB the one with most tokens
+    body = b'{"model":"m","prompt":[' + ids + b"]}"
     async with (
         backend("b") as engine,
         picker_process(tmp_path, [engine.address]) as picker,
@@ -185,17 +183,22 @@ async def test_A20_health_answers_while_long_prompts_are_scored(tmp_path: Path) 
                 took.append(time.perf_counter() - begun)
                 await asyncio.sleep(0.01)
 
-        async def prompt() -> None:
-            stream = call(to)
-            await stream.send(envoy.request_headers(), envoy.request_body(body, end=True))
+        async def answered(stream: Call) -> None:
             assert await stream.reply() is not None
             stream.cancel()
 
         async def round_of_twenty() -> float:
+            """All bodies are there before the first of them ends."""
+            streams = [call(to) for _ in range(20)]
+            for stream in streams:
+                await stream.send(envoy.request_headers(), envoy.request_body(body))
+            await asyncio.sleep(0.2)
             took: list[float] = []
             async with asyncio.TaskGroup() as tasks:
                 probing = tasks.create_task(probe(took))
-                await asyncio.gather(*(prompt() for _ in range(20)))
+                for stream in streams:
+                    await stream.send(envoy.request_body(end=True))
+                await asyncio.gather(*map(answered, streams))
                 await asyncio.sleep(0.05)
                 probing.cancel()
             return sorted(took)[int(len(took) * 0.99)]
@@ -212,9 +215,7 @@ async def test_A19_1500_slow_answers_do_not_hold_up_the_next_request(tmp_path: P
         engine = await stack.enter_async_context(backend("b"))
         engine.event_pause_s = scaled(60)
         picker = await stack.enter_async_context(picker_process(tmp_path, [engine.address]))
-        before = await stack.enter_async_context(
-            _gateway(tmp_path / "envoy", [picker], [engine], "full-duplex")
-        )
+        before = await stack.enter_async_context(_gateway(tmp_path / "envoy", [picker], [engine]))
         connector = aiohttp.TCPConnector(limit=0)
         client = await stack.enter_async_context(
             aiohttp.ClientSession(before.url, connector=connector)
@@ -237,7 +238,7 @@ async def test_A19_1500_slow_answers_do_not_hold_up_the_next_request(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("clients", "pause_s"), [(20, 0.2), pytest.param(250, 0.5, marks=pytest.mark.long)]
+    ("clients", "pause_s"), [(20, 0.2), pytest.param(100, 0.4, marks=pytest.mark.long)]
 )
 async def test_G14_a_retry_storm_ends_when_the_engines_are_back(
     tmp_path: Path, clients: int, pause_s: float
@@ -250,13 +251,13 @@ async def test_G14_a_retry_storm_ends_when_the_engines_are_back(
             picker_process(tmp_path, [engine.address for engine in engines])
         )
         before = await stack.enter_async_context(
-            _gateway(tmp_path / "envoy", [picker], engines, "full-duplex")
+            _gateway(tmp_path / "envoy", [picker], engines, retries=False)
         )
         connector = aiohttp.TCPConnector(limit=0)
         client = await stack.enter_async_context(
             aiohttp.ClientSession(before.url, connector=connector)
         )
-        out_s = scaled(5 if clients > 100 else 2)
+        out_s = scaled(5 if clients > 20 else 2)
         statuses: Counter[int] = Counter()
         back: list[float] = []
         begun = time.perf_counter()

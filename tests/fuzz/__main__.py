@@ -17,7 +17,7 @@ from tests.fuzz.parsers import PARSERS
 from tests.fuzz.streams import STREAM
 
 TARGETS = {target.name: target for target in (STREAM, *PARSERS)}
-SHARES = {STREAM.name: 8.0}
+SHARES = {STREAM.name: 8.0, "rename": 4.0, "usage": 2.0}
 """How much more time than one parser a target gets."""
 PROCESSES = 2
 FOLDER = ROOT / ".fuzz"

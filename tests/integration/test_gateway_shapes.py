@@ -76,6 +76,7 @@ async def test_bodies_and_events_pass_untouched(
         ):
             async with client.request(method, path) as response:
                 assert response.status == status
+                await response.read()  # a client that leaves before the end is no finish
 
         backend = here.backends[1]
         assert here.backends[0].seen == [], "every request went where the picker said"

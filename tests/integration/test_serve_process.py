@@ -1,181 +1,96 @@
-"""`epp serve` as a process, started by other people's command lines."""
+"""`epp serve` as a process: flags of its ports do what they say."""
 
 import asyncio
-import json
-import os
+import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
+from epp.request.transport.tls import self_signed
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.backend import backend
+from tests.fakes.extproc_client import call, channel
+from tests.fakes.picker_process import picker_process
+from tests.fakes.waiting import until
 from tests.timing import scaled
 
-CONFIG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-WORDS = ("taken", "refused")
-FREE_PORTS = ["--metrics-port=0", "--admin-port=0", "--state-port=0"]
+
+def _write(directory: Path, pair: tuple[bytes, bytes]) -> None:
+    directory.mkdir(exist_ok=True)
+    for name, content in zip(("tls.crt", "tls.key"), pair, strict=True):
+        (directory / name).write_bytes(content)
 
 
-@asynccontextmanager
-async def serving(*arguments: str) -> AsyncIterator[dict[str, dict[str, Any]]]:
-    """The log lines of a picker up to `serving`, by their event."""
-    environment = {**os.environ, "NAMESPACE": "from-env", "POD_NAME": "epp-0"}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp.cli", "serve", *arguments),
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    assert process.stderr is not None
-    lines: dict[str, dict[str, Any]] = {}
-    try:
-        async with asyncio.timeout(scaled(30.0)):
-            while "serving" not in lines:
-                raw = await process.stderr.readline()
-                assert raw, lines
-                if raw.startswith(b"{"):
-                    line = json.loads(raw)
-                    lines[line["event"]] = line
-        yield lines
-        process.terminate()
-        async with asyncio.timeout(scaled(30.0)):
-            await process.stderr.read()
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-@pytest.fixture
-def endpoints(tmp_path: Path) -> str:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text("endpoints:\n  - {name: a, address: 127.0.0.1, port: 1}\n")
-    return str(path)
-
-
-async def test_the_arguments_of_the_conformance_suite_start_a_picker(endpoints: str) -> None:
-    async with serving(
-        *("--pool-name", "X", "--pool-namespace", "app-backend", "--zap-encoder", "json"),
-        *("--grpc-port", "0", "--grpc-health-port", "0", "--endpoints-file", endpoints),
-        *FREE_PORTS,
-    ) as lines:
-        loaded = lines["pool loaded"]
-        assert (loaded["pool"], loaded["namespace"], loaded["replica"]) == (
-            "X",
-            "app-backend",
-            "epp-0",
-        )
-        assert loaded["endpoints"] == 1
-
-
-async def test_a_picker_that_wants_tls_1_3_speaks_nothing_older(endpoints: str) -> None:
-    async with serving(
-        *("-tls-min-version", "VersionTLS13", "-grpc-port=0", "-grpc-health-port=0"),
-        *("-endpoints-file", endpoints, *FREE_PORTS),
-    ) as lines:
-        port = lines["serving"]["grpc"]
-        assert lines["pool loaded"]["namespace"] == "from-env"
-        assert await _handshake(port, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await _handshake(port, ssl.TLSVersion.TLSv1_2)
-
-
-async def _handshake(port: int, version: ssl.TLSVersion) -> str:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _certificate(port: int, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
+    context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = context.maximum_version = version
-    context.set_alpn_protocols(["h2"])
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    spoken = writer.get_extra_info("ssl_object").version()
-    writer.close()
-    return spoken
+    context.maximum_version = newest
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as tls,
+    ):
+        return ssl.DER_cert_to_PEM_cert(tls.getpeercert(True) or b"").encode()
 
 
-async def test_a_configuration_is_followed_by_a_running_picker(
-    endpoints: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "c.yaml"
-    config.write_text(CONFIG)
-    async with serving(
-        *("--endpoints-file", endpoints, "--config-file", str(config)),
-        *("--grpc-port", "0", "--grpc-health-port", "0", *FREE_PORTS),
-    ) as lines:
-        url = f"http://127.0.0.1:{lines['serving']['metrics']}/metrics"
-        taken, refused = (f'epp_config_changes_total{{result="{word}"}}' for word in WORDS)
-        _write(config, CONFIG + "plugins: [{type: queue-scorer}]\n")
-        await _metric(url, taken, 1.0)
-        _write(config, CONFIG + "plugins: [{type: no-such-scorer}]\n")
-        await _metric(url, refused, 1.0)
-        await _metric(url, "epp_config_current", 0.0)
+async def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    first, second = self_signed(["localhost"]), self_signed(["localhost"])
+    certificates = tmp_path / "certificates"
+    _write(certificates, first)
+    changes = "epp_certificate_changes_total"
+    async with (
+        backend("b") as engine,
+        picker_process(
+            tmp_path,
+            [engine.address],
+            *("--secure-serving", "--cert-path", str(certificates), "--enable-cert-reload"),
+            *("--tls-min-version", "VersionTLS13"),
+        ) as picker,
+    ):
+        port = picker.ports["grpc"]
+        assert await asyncio.to_thread(_certificate, port) == first[0]
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(_certificate, port, ssl.TLSVersion.TLSv1_2)
+        _write(certificates, (second[0], b"half a key"))
+        await picker.until_metric(f'{changes}{{result="refused"}}', 1)
+        assert await asyncio.to_thread(_certificate, port) == first[0]
+        _write(certificates, second)
+        await picker.until_metric(f'{changes}{{result="taken"}}', 1)
+        assert await asyncio.to_thread(_certificate, port) == second[0]
+        events = [line["event"] for line in picker.said()]
+        assert "new certificate refused, the old one stays" in events
+        assert "certificate renewed" in events
 
 
-OBJECTIVE = "{apiVersion: llm-d.ai/v1alpha2, kind: InferenceObjective, metadata: {name: gold}}"
+@pytest.mark.parametrize("asked", [True, False])
+async def test_streams_are_timed_only_where_that_was_asked_for(tmp_path: Path, asked: bool) -> None:
+    flags = ["--enable-grpc-stream-metrics"] if asked else []
+    count = "llm_d_epp_extproc_stream_duration_seconds_count"
+    async with (
+        backend("b") as engine,
+        picker_process(tmp_path, [engine.address], *flags) as picker,
+        channel(picker.ports["grpc"]) as to,
+    ):
+        stream = call(to)
+        await stream.send(envoy.request_headers({":path": "/", ":method": "GET"}, end=True))
+        await stream.replies(1)
+        stream.cancel()
+        await picker.until_metric("llm_d_epp_extproc_streams_inflight", 0)
+        assert await picker.metric(count) == asked
 
 
-async def test_a_file_of_objectives_is_followed(endpoints: str, tmp_path: Path) -> None:
-    objectives = tmp_path / "o.yaml"
-    objectives.write_text(OBJECTIVE)
-    async with serving(
-        *("--endpoints-file", endpoints, "--objectives-file", str(objectives)),
-        *("--grpc-port", "0", "--grpc-health-port", "0", *FREE_PORTS),
-    ) as lines:
-        url = f"http://127.0.0.1:{lines['serving']['metrics']}/metrics"
-        taken, refused = (f'epp_objectives_changes_total{{result="{word}"}}' for word in WORDS)
-        await _metric(url, "epp_objectives_current", 1.0)
-        _write(objectives, OBJECTIVE.replace("gold", "silver"))
-        await _metric(url, taken, 1.0)
-        _write(objectives, OBJECTIVE.replace("kind", "king"))
-        await _metric(url, refused, 1.0)
-        await _metric(url, "epp_objectives_current", 0.0)
-
-
-async def test_a_bad_file_of_objectives_stops_the_start_with_its_place(
-    endpoints: str, tmp_path: Path
-) -> None:
-    objectives = tmp_path / "o.yaml"
-    objectives.write_text(OBJECTIVE.replace("gold", "Gold"))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
-        *("--objectives-file", str(objectives), *FREE_PORTS),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(scaled(30.0)):
-        _, said = await process.communicate()
-    assert process.returncode == 2
-    assert said.decode().startswith(f"epp: {objectives}:1:70 'name': string should match")
-
-
-async def test_a_bad_configuration_stops_the_start_with_its_place(
-    endpoints: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "c.yaml"
-    config.write_text(CONFIG + "plugins: [{type: no-such-scorer}]\n")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
-        *("--config-file", str(config), *FREE_PORTS),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(scaled(30.0)):
-        _, said = await process.communicate()
-    assert process.returncode == 2
-    assert said.decode().startswith(f"epp: {config}:3:12 unknown plugin type 'no-such-scorer'")
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
-
-
-async def _metric(url: str, name: str, value: float) -> None:
-    """Wait until the page says so."""
-    async with asyncio.timeout(scaled(15.0)), aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(url) as answer:
-                page = await answer.text()
-            if f"{name} {value}" in page.splitlines():
-                return
-            await asyncio.sleep(0.05)
+async def test_a_second_signal_changes_nothing(tmp_path: Path) -> None:
+    async with (
+        backend("b") as engine,
+        picker_process(tmp_path, [engine.address], "--drain-timeout", "2s") as picker,
+        channel(picker.ports["grpc"]) as to,
+    ):
+        stream = call(to)
+        await stream.send(envoy.request_headers({":path": "/", ":method": "GET"}, end=True))
+        await stream.replies(1)
+        picker.terminate()
+        await until(lambda: any(line["event"] == "leaving" for line in picker.said()))
+        picker.terminate()
+        # The stream outlives the drain time and is cut.
+        assert await picker.ended(8) == 0

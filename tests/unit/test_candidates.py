@@ -1,5 +1,7 @@
 """Candidates as a sequence and as columns."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -191,3 +193,12 @@ def test_each_column_reads_the_field_of_its_name() -> None:
         "serves_prefill": 1,
         "serves_encode": 1,
     }
+
+
+def test_a_sidecar_loads_no_columns() -> None:
+    """They would cost it 20 MB of memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sidecar.app, sys; sys.exit('numpy' in sys.modules)"],
+        check=False,
+    )
+    assert done.returncode == 0

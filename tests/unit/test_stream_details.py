@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.request.intake import ByteBudget
+from epp.request import replies
+from epp.request.actions import Finish
+from epp.request.intake import BodyIntake, ByteBudget
 from epp.request.stream import Stream
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.director import RecordingProgress, route
@@ -88,3 +91,30 @@ def test_an_answer_of_events_is_told_as_a_stream(content_type: str, streaming: b
         pb.ProcessingRequest(response_headers=pb.HttpHeaders(headers=headers)).SerializeToString()
     )
     assert progress.streaming is streaming
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_no_empty_piece_follows_a_body_that_just_fills_its_pieces(over: int) -> None:
+    body = b"x" * (2 * protocol.MAX_BODY_PIECE + over)
+    said = map(
+        pb.ProcessingResponse.FromString, replies.pieces(replies.REQUEST_BODY, body, end=True)
+    )
+    pieces = envoy.streamed(list(said), "request_body")
+    assert len(pieces) == (3 if over > 0 else 2)
+    assert all(piece.body for piece in pieces)
+    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+
+
+def test_a_body_that_is_refused_is_let_go_at_once_and_altogether() -> None:
+    budget = ByteBudget(10)
+    for limit in (8, 100):
+        body = BodyIntake(limit, budget)
+        assert body.add(b"x" * 7) is None
+        assert body.add(b"x" * 4) is not None
+        assert (body.held, budget.used, body.whole()) == (0, 0, b"")
+
+
+def test_a_gateway_that_showed_the_end_of_an_answer_alone_may_end_its_stream() -> None:
+    stream = envoy.a_stream()
+    stream.receive(envoy.response_trailers())
+    assert stream.half_closed() == (Finish(),)

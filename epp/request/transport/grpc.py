@@ -26,6 +26,8 @@ from .limits import StreamCounts, TransportLimits
 
 OTHER_CALLS = 256
 """Calls besides ext_proc streams that the port takes: health checks must pass when it is full."""
+READ_AHEAD_BYTES = 256 * 1024
+"""Of each stream: a prompt of 60,000 tokens comes without waiting for us once."""
 LAST_BYTES_S = 0.2
 """How long the last words of ended streams may take to leave."""
 
@@ -100,6 +102,10 @@ class ExtProcServer:
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_streams),
                 # Gateways ping as they like: never answer with ENHANCE_YOUR_CALM.
                 ("grpc.http2.max_ping_strikes", 0),
+                # What gRPC reads ahead of us is in no budget of ours: so much a stream, and no more
+                # however fast the network is. It would grow to megabytes each (A03).
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
                 # A gateway that vanished without a word is noticed within a minute and a half.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", 60_000),
