@@ -13,10 +13,13 @@ Parameters:
 - `scaleSeconds` (1.0; above 0): the cost that scores one half.
 - `answerTokens` (128; at least 1): answers are expected to be this long where more is allowed.
 - `queuedTokens` (1024; at least 1): prompt tokens to compute for a waiting request of others.
-- `usualTokens` (2048; at least 1): answers beside this one are taken to hold as many tokens as it
+- `usualTokens` (3072; at least 1): answers beside this one are taken to hold as many tokens as it
   does, at most this many, unless the engine reports more.
 - `batchGrowth` (0.01; 0 to 1): share of a step that each answer in the batch adds to it.
-- `harm` (0.25; not below 0): what a second of others counts beside one of the request's own.
+- `harm` (0.1; not below 0): what a second of each answer beside this one counts beside one of its
+  own.
+- `coming` (0.5; not below 0): what a second of computing counts more than one of waiting, for those
+  who come next and wait for it.
 - `slowest` (8; at least 1): how many times slower than the fastest candidate an endpoint with
   nothing to do may look.
 

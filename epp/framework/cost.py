@@ -15,8 +15,8 @@ Of one endpoint, with its speeds (`Speeds`):
 - *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
   lacks travels there. No answer is written here then.
 - *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
-  prompt is computed, and so does whoever comes next; steps of the answers there grow while this one
-  is written. A second of others counts `harm` of one's own.
+  prompt is computed, and its steps grow while this answer is written: a second of each counts
+  `harm` of one's own. Whoever comes next waits for the prompt as well, which counts `coming`.
 
 What is not known of an endpoint counts as at the busiest candidate that says it, so that nobody is
 best by ignorance; where nobody says it, our own reservations decide alone. Nothing else depends on
@@ -46,11 +46,12 @@ class CostRules:
     """Answers are expected to be this long where the request allows more, which most do."""
     queued_tokens: int = 1024
     """Prompt tokens to compute for a waiting request that is not ours."""
-    usual_tokens: int = 2048
+    usual_tokens: int = 3072
     """Answers beside this one are taken to hold as much as it does, at most this, unless the
     endpoint's own report says more: blocks that several share are reported once, read by each."""
     batch_growth: float = 0.01
-    harm: float = 0.25
+    harm: float = 0.1
+    coming: float = 0.5
     slowest: float = 8.0
 
     def __post_init__(self) -> None:
@@ -59,8 +60,9 @@ class CostRules:
                 raise ValueError(f"{_spelled(name)} must be at least 1")
         if not 0.0 <= self.batch_growth <= 1.0:
             raise ValueError("batchGrowth must lie between 0 and 1")
-        if not (isfinite(self.harm) and self.harm >= 0.0):
-            raise ValueError("harm must be finite and not below 0")
+        for name in ("harm", "coming"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
+                raise ValueError(f"{name} must be finite and not below 0")
         if not (isfinite(self.slowest) and self.slowest >= 1.0):
             raise ValueError("slowest must be finite and at least 1")
 
@@ -197,7 +199,7 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
         slowdown=slowdown,
         pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
         transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
-        stall=rules.harm * (engines.answering + 1.0) * compute,
+        stall=(rules.coming + rules.harm * engines.answering) * compute,
         crowding=crowding,
     )
 

@@ -80,6 +80,7 @@ rules = st.builds(
     usual_tokens=st.integers(1, 10**5),
     batch_growth=st.floats(0, 1),
     harm=st.floats(0, 10),
+    coming=st.floats(0, 10),
     slowest=st.floats(1, 100),
 )
 

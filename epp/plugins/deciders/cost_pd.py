@@ -11,8 +11,8 @@ decision is about this pair. Where nothing is known of tokens or matches, nothin
 Parameters:
 - `marginSeconds` (0.02; not below 0): what a split must save at least. A handoff is two more round
   trips.
-- `answerTokens`, `queuedTokens`, `usualTokens`, `batchGrowth`, `harm`, `slowest`: as those of
-  `cost-scorer`.
+- `answerTokens`, `queuedTokens`, `usualTokens`, `batchGrowth`, `harm`, `coming`, `slowest`: as
+  those of `cost-scorer`.
 
 Formula: split where `prompt seconds here - prompt seconds there >= marginSeconds`.
 
