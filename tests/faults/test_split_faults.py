@@ -199,7 +199,7 @@ async def test_D07_prefill_pods_alone_are_no_pool() -> None:
     """Protected by `filters.eligible`. Red without its check of roles: the prefill pod answers, or
     the decision fails."""
     async with open_desk(roles=[P, Role.ENCODE, Role.ENCODE_PREFILL], split="always") as desk:
-        for mode in desk.switch.modes:
+        for mode in sorted(set(desk.switch.modes) - {"shadow"}):  # there the gateway chooses
             desk.switch.switch(mode)
             outcome = await desk.decide(ask(LONG))
             assert isinstance(outcome, NoEndpoint)
