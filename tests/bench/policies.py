@@ -26,9 +26,7 @@ LOAD: Weights = (
     ("kv-cache-utilization-scorer", 1, {}),
 )
 PREFIX = ("prefix-cache-scorer", 2, {"matchLengthWeight": 0.5, "matchLengthScaleTokens": 4096})
-FAIRNESS = ("queue-scorer", 0.1, {"minRange": 8, "maxRange": 8, "runningWeight": 1})
 POLICIES: Mapping[str, Weights] = {
-    "default": (("cost-scorer", 1, {}), FAIRNESS),
     "cost": (("cost-scorer", 1, {}),),
     "weighted": (PREFIX, *LOAD),
     "load only": LOAD,

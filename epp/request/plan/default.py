@@ -3,10 +3,8 @@
 Endpoints are rated by the seconds that a request costs there, its own and those of others
 (`epp.framework.cost`): a cached prefix is worth what computing it would take, so that a long one is
 worth a longer queue than a short one, and one overloaded endpoint changes nothing among the others
-(fault B12). A tenth of the say has plain fairness, for bursts of short answers that cost so little
-that the first endpoint to hold their prompt would take most of them: of 40 equal requests at once
-on 4 equal endpoints none gets more than 14, unless one of them alone holds a prompt so long that
-computing it elsewhere costs more. On endpoints that are
+(fault B12). Of 40 equal requests at once on 4 equal endpoints none gets more than 14, unless one of
+them alone holds a prompt so long that computing it elsewhere costs more. On endpoints that are
 idle, a LoRA adapter that runs somewhere is worth a quarter of a second more than free room for it,
 and room four seconds more than none; requests for a base model do not feel it (fault B22).
 """
@@ -18,8 +16,6 @@ plugins:
   - type: decode-filter
   - type: prefill-filter
   - type: cost-scorer
-  - type: queue-scorer
-    parameters: {minRange: 8, maxRange: 8, runningWeight: 1}
   - type: lora-affinity-scorer
   - type: max-score-picker
     parameters: {maxNumOfEndpoints: @ENDPOINTS@}
@@ -32,7 +28,6 @@ schedulingProfiles:
     plugins:
       - pluginRef: decode-filter
       - {pluginRef: cost-scorer, weight: 1}
-      - {pluginRef: queue-scorer, weight: 0.1}
       - {pluginRef: lora-affinity-scorer, weight: 1}
       - pluginRef: max-score-picker
   - name: prefill
