@@ -122,7 +122,7 @@ async def burst(trial: Trial) -> list[Result]:
     Up to the point where another engine computes the prompt sooner than that one finds room: of a
     longer prompt it rightly takes more.
     """
-    prompt = trial.text(200)
+    prompt = trial.text(100)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(trial.ask(prompt, max_tokens=16)) for _ in range(BURST)]
     answers = [task.result() for task in tasks]
