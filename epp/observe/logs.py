@@ -39,7 +39,6 @@ def configure(level: str, form: str) -> None:
         processors=[*shared, _exceptions(level), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),
-        cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), stream=sys.stderr, force=True)
     if level != "debug":

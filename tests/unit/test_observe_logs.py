@@ -97,3 +97,14 @@ def test_a_circle_of_causes_ends() -> None:
     first.__cause__, second.__cause__ = second, first
     assert logs.without_words((ValueError, first, None)) == "ValueError\nKeyError"
     assert logs.without_words((None, None, None)) == ""
+
+
+def test_a_logger_that_has_written_follows_a_later_set_up() -> None:
+    """Loggers stand at module level: one that kept its first set-up would keep it for ever."""
+    logs.configure("info", "json")
+    log = structlog.get_logger("seven")
+    log.info("first")
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as seen:
+        log.info("second")
+    assert [line["event"] for line in seen] == ["second"]
