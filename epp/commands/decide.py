@@ -19,10 +19,11 @@ from typing import Any, Self
 import msgspec
 
 from epp import listening
-from epp.app import Picker, clock
 from epp.config.serve import serve_settings
+from epp.deciding import director_of
 from epp.errors import EppError
 from epp.framework import EndpointId, Request
+from epp.picker import Picker, clock
 from epp.request import filters
 from epp.request.director import PickDirector
 from epp.request.exchange import Arrival, Progress, Route
@@ -78,7 +79,7 @@ async def measure(
     _fill(picker, endpoints, chance)
     async with listening.client() as session, listening.task_group() as tasks:
         with Offload() as offload:
-            director = picker.director(session, offload, tasks.create_task)
+            director = director_of(picker, session, offload, tasks.create_task)
             arrivals = _arrivals(prompt_tokens, WARM_UP + decisions, chance)
             bench = _Bench(picker, director, chance)
             for arrival in arrivals:

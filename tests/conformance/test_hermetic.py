@@ -16,9 +16,10 @@ import pytest
 from epp import app as composition
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
-from epp.app import Picker
 from epp.config.serve import serve_settings
+from epp.deciding import director_of
 from epp.framework import EndpointId
+from epp.picker import Picker
 from epp.request.offload import Offload
 from epp.request.transport import grpc as transport
 from epp.state.endpoints import Member
@@ -90,7 +91,8 @@ async def stream_to(picker: Picker) -> AsyncIterator[extproc_client.Call]:
     """One ext_proc stream to it over a socket."""
     async with AsyncExitStack() as stack:
         spawned: list[Any] = []
-        director = picker.director(
+        director = director_of(
+            picker,
             await stack.enter_async_context(aiohttp.ClientSession()),
             stack.enter_context(Offload()),
             spawned.append,  # estimates ask nobody

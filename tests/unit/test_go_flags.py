@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp import cli
-from epp.app import Picker
 from epp.commands.flags_page import page
 from epp.commands.go_flags import ELSEWHERE, own_arguments
 from epp.commands.serve import serve as serve_command
@@ -23,6 +22,7 @@ from epp.commands.serve import serve_flags
 from epp.config.serve import ServeSettings, serve_settings
 from epp.errors import ConfigError
 from epp.framework import EndpointId
+from epp.picker import Picker
 from epp.request.transport import ciphers
 from epp.state.endpoints import Member
 from epp.state.metrics_page import EngineMetrics

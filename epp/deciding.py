@@ -1,0 +1,73 @@
+"""What decides about requests, put together from a replica's parts."""
+
+from dataclasses import replace
+
+import aiohttp
+import structlog
+
+from epp.picker import Picker, clock
+from epp.request.admin_token import AdminToken
+from epp.request.apis.catalog import Rules
+from epp.request.director import PickDirector, PickSettings
+from epp.request.offload import Offload
+from epp.request.plan import feeds
+from epp.request.replica import new_ids
+from epp.request.tokenizer import EngineTokenizer
+from epp.request.tokens import Spawn, Tokens
+
+log = structlog.get_logger(__name__)
+
+
+def director_of(
+    picker: Picker, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
+) -> PickDirector:
+    """The order of a request's steps, with the parts that live as long as the ports do.
+
+    Their numbers join the picker's metrics.
+    """
+    if picker.settings.conformance:
+        log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
+    deadline_s = picker.settings.decision_deadline_s
+    exact = picker.settings.tokenizer == "engine" and feeds.exact_tokens(picker.live.built)
+    tokens = Tokens(
+        tokenizer=EngineTokenizer(session, picker.someone) if exact else None,
+        spawn=spawn,
+        offload=offload,
+        clock=clock,
+    )
+    picker.metrics.sources = replace(
+        picker.metrics.sources,
+        pool=picker.pool,
+        tokens=tokens,
+        offload=offload,
+        switch=picker.switch,
+        config=picker.reload,
+        objectives=picker.objectives_reload,
+    )
+    return PickDirector(
+        pool=picker.pool,
+        tokens=tokens,
+        offload=offload,
+        switch=picker.switch,
+        live=picker.live,
+        ballot=picker.ballot,
+        chance=picker.chance,
+        clock=clock,
+        ids=new_ids(picker.settings.pod_name),
+        admin=AdminToken(picker.admin_token),
+        observers=[picker.metrics, picker.explain, picker.alarm],
+        meters=picker.metrics.meters,
+        objectives=picker.objectives,
+        settings=PickSettings(
+            deadline_s=deadline_s,
+            tokens_s=deadline_s / 2,
+            destinations=picker.settings.max_endpoints,
+            subset_filter=not picker.settings.disable_endpoint_subset_filter,
+            emit_scores=picker.settings.emit_endpoint_scores,
+            conformance=picker.settings.conformance,
+        ),
+        rules=Rules(
+            known_models=frozenset(picker.settings.known_models),
+            max_body_bytes=picker.settings.max_request_bytes,
+        ),
+    )

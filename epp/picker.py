@@ -1,0 +1,196 @@
+"""The parts of one replica that live as long as its process does, and the tasks that keep them."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from importlib.metadata import version
+
+import structlog
+
+from epp.config.serve import LEAST_REFRESH_S, ServeSettings
+from epp.control import files, objectives
+from epp.control.reload import Reload
+from epp.framework import EndpointId, PoolId, Role
+from epp.observe.alarm import SplitAlarm
+from epp.observe.explain import Explain
+from epp.observe.health import Health
+from epp.observe.metrics import Metrics
+from epp.request.ballot import Ballot
+from epp.request.objectives import LiveObjectives, Objectives
+from epp.request.plan import feeds
+from epp.request.plan.live import Built, LivePlan, unfollowed
+from epp.request.plan.source import PlanSource
+from epp.request.profiles import ModeSwitch
+from epp.request.replica import short_name
+from epp.state.endpoints import Endpoints
+from epp.state.load import LoadBook, LoadRules
+from epp.state.pool import PoolState
+from epp.state.prefix.index import PrefixIndex
+from epp.state.prefix.predicted import PredictedIndex
+from epp.state.scrape import Scraper, ScrapeSettings
+from epp.state.store import Reader
+from epp.state.store.memory import StateServer
+from epp.state.store.redis import RedisReader
+
+TICK_S = 0.1
+APPLY_AT_ONCE_S = 0.002
+"""Time spent on applying records before other tasks get their turn (fault A20)."""
+INDEX_BLOCKS = 1_000_000
+"""Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
+PREDICTED_BLOCKS = 500_000
+PREDICTED_TTL_S = 300.0
+
+log = structlog.get_logger(__name__)
+clock: Callable[[], float] = time.monotonic
+
+
+class Picker:
+    """The parts of one replica that live as long as the process does."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.pool_id = PoolId(settings.pool_name)
+        self.pool = PoolState(
+            self.pool_id,
+            Endpoints(),
+            PrefixIndex(INDEX_BLOCKS),
+            PredictedIndex(PREDICTED_BLOCKS, PREDICTED_TTL_S),
+            LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
+        )
+        self.switch = ModeSwitch(settings.mode)
+        self.admin_token = settings.admin_token()
+        source = PlanSource.of(settings)
+        text = source.read()
+        self.live = LivePlan(source.built(text))
+        self.reload: Reload[Built] | None = None
+        if settings.config_file is not None:
+            self.reload = Reload(
+                settings.config_file,
+                text=text,
+                build=lambda changed: source.built(changed, self.live.built),
+                swap=self._swap,
+            )
+        every_s = feeds.page_interval_s(self.live.built) or settings.refresh_metrics_interval_s
+        every_s = max(LEAST_REFRESH_S, every_s)
+        self.scraper = Scraper(
+            self.pool,
+            settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
+            engine_of=feeds.engine_of(self.live.built),
+            missed=_warn_page,
+        )
+        self.health = Health()
+        self.explain = Explain(
+            wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
+        )
+        self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
+        self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
+        self.pool.on_done.append(self.metrics.done)
+        self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
+        self.pool.on_removed.append(self._tell_removed)
+        self.reader = self._reader()
+        self.chance = random.Random()
+        self.objectives = LiveObjectives(self.chance)
+        self.objectives_reload = objectives.follow(
+            settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
+        )
+
+    def load_members(self) -> None:
+        """Read the endpoints file for the first time. Raises ConfigError."""
+        path = self.settings.endpoints_file
+        members = files.load_endpoints(path, self.pool_id, warn=_warn_file)
+        self.pool.replace(members, clock())
+        log.info(
+            "pool loaded",
+            pool=self.pool_id,
+            namespace=self.settings.pool_namespace,
+            group=self.settings.pool_group,
+            replica=self.settings.pod_name,
+            endpoints=len(members),
+        )
+
+    def _swap(self, built: Built) -> None:
+        for producer in unfollowed(self.live.built, built):
+            log.warning("its settings hold from the next start", producer=producer)
+        tell_notes(built)
+        self.live.swap(built)
+
+    def someone(self) -> str | None:
+        """A ready endpoint, another one each time."""
+        ready = self.pool.ready(clock())
+        return self.chance.choice(ready).address if ready else None
+
+    def _tell_removed(self, endpoints: Collection[EndpointId]) -> None:
+        for one in self.live.built.watchers:
+            self.ballot.tell(one.name, partial(one.plugin.removed, endpoints))
+
+    def _has_roles(self) -> bool:
+        return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
+
+    def _reader(self) -> Reader:
+        settings = self.settings
+        if settings.store == "redis":
+            assert settings.redis_url is not None
+            return RedisReader(settings.redis_url, self.pool_id)
+        return StateServer(
+            settings.state_host,
+            settings.state_port,
+            token=settings.state_token(),
+            is_member=lambda endpoint: endpoint in self.pool.endpoints,
+        )
+
+    # Tasks; each runs until it is cancelled
+
+    async def follow_file(self) -> None:
+        """Keep membership as the file says; a bad file keeps the last good list."""
+        watched = files.watch(
+            self.settings.endpoints_file,
+            self.pool_id,
+            on_error=lambda error: log.error("endpoints file ignored", error=str(error)),
+            warn=_warn_file,
+        )
+        async for members in watched:
+            changes = self.pool.replace(members, clock())
+            if changes:
+                log.info(
+                    "pool changed",
+                    added=len(changes.added),
+                    removed=len(changes.removed),
+                    changed=len(changes.changed),
+                )
+
+    async def follow_log(self) -> None:
+        """Apply what writers append."""
+        async for batch in self.reader.records():
+            since = clock()
+            for record in batch.records:
+                now = clock()
+                if now - since > APPLY_AT_ONCE_S:
+                    await asyncio.sleep(0)
+                    since = now = clock()
+                self.pool.apply(record, now)
+
+    async def tick(self) -> None:
+        while True:
+            self.pool.tick(clock())
+            await asyncio.sleep(TICK_S)
+
+
+def tell_notes(built: Built) -> None:
+    for note in built.plan.notes:
+        log.warning("configuration", note=note)
+
+
+def _warn_page(endpoint: EndpointId, engine: str, page: str, numbers: tuple[str, ...]) -> None:
+    log.warning(
+        "numbers that the engine should tell are not on its metrics page",
+        endpoint=str(endpoint),
+        engine=engine,
+        page=page,
+        numbers=numbers,
+    )
+
+
+def _warn_file(sentence: str) -> None:
+    log.warning("endpoints file", warning=sentence)
