@@ -20,21 +20,33 @@ ENGINE_ERROR: Outcome
 ENGINE_GONE: Outcome
 CLIENT_GONE: Outcome
 
+class TierDelta(_message.Message):
+    __slots__ = ("tier", "stored", "removed")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    stored: _containers.RepeatedScalarFieldContainer[int]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tier: _Optional[str] = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class BlockDelta(_message.Message):
-    __slots__ = ("reset", "stored", "removed", "own_block_tokens", "scheme", "restated")
+    __slots__ = ("reset", "stored", "removed", "own_block_tokens", "scheme", "restated", "tiers")
     RESET_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OWN_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     RESTATED_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     reset: bool
     stored: _containers.RepeatedScalarFieldContainer[int]
     removed: _containers.RepeatedScalarFieldContainer[int]
     own_block_tokens: int
     scheme: int
     restated: bool
-    def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., restated: bool = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[TierDelta]
+    def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., restated: bool = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora")

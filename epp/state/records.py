@@ -26,6 +26,9 @@ MAX_REQUESTS = 10_000
 """First tokens, and finished requests, of one record."""
 MAX_ID = 128
 """Characters of a decision id."""
+MAX_TIERS = 8
+"""Slower tiers of one engine; more are not read."""
+MAX_TIER_NAME = 64
 
 
 class RecordError(EppError):
@@ -49,9 +52,24 @@ class Outcome(IntEnum):
     CLIENT_GONE = 4
 
 
+@dataclass(frozen=True, slots=True)
+class TierChange:
+    """Own blocks that came to and went from one tier slower than the GPU.
+
+    `tier` is the engine's own word in capitals (CPU, DISK, ...): unknown ones are possible.
+    """
+
+    tier: str
+    stored: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockChange:
-    """Own blocks that came and went. `reset`: `stored` replaces everything known before."""
+    """Own blocks that came and went; `stored` and `removed` speak of the GPU.
+
+    `reset`: what is stored here, on the GPU and on all tiers, replaces everything known before.
+    """
 
     stored: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
@@ -60,6 +78,14 @@ class BlockChange:
     scheme: int = 1
     restated: bool = False
     """Said again for readers that came late; the others know it already."""
+    tiers: tuple[TierChange, ...] = ()
+    """At most one for each tier. A block may be on several tiers, and on the GPU, at once."""
+
+    @property
+    def keys(self) -> int:
+        """Block keys in all lists."""
+        gpu = len(self.stored) + len(self.removed)
+        return gpu + sum(len(tier.stored) + len(tier.removed) for tier in self.tiers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +156,7 @@ def encode(record: Record) -> bytes:
     )
     change, status = record.blocks, record.status
     if change is not None:
-        if len(change.stored) + len(change.removed) > MAX_KEYS:
+        if change.keys > MAX_KEYS:
             raise ValueError(f"a record holds {MAX_KEYS} block keys at most")
         blocks = message.blocks
         blocks.reset = change.reset
@@ -139,6 +165,8 @@ def encode(record: Record) -> bytes:
         blocks.own_block_tokens = change.own_block_tokens
         blocks.scheme = change.scheme
         blocks.restated = change.restated
+        for tier in change.tiers:
+            blocks.tiers.add(tier=tier.tier, stored=tier.stored, removed=tier.removed)
     if status is not None:
         report = status.report
         message.load.CopyFrom(
@@ -217,6 +245,11 @@ def _blocks(delta: pb.BlockDelta) -> BlockChange:
         own_block_tokens=delta.own_block_tokens,
         scheme=delta.scheme,
         restated=delta.restated,
+        tiers=tuple(
+            TierChange(tier.tier, tuple(tier.stored), tuple(tier.removed))
+            for tier in delta.tiers[:MAX_TIERS]
+            if 0 < len(tier.tier) <= MAX_TIER_NAME
+        ),
     )
 
 

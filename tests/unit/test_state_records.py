@@ -10,6 +10,7 @@ from epp.framework import EndpointId, Incarnation, Lora, PoolId
 from epp.state.records import (
     MAX_BYTES,
     MAX_KEYS,
+    MAX_TIERS,
     BlockChange,
     Done,
     EngineStatus,
@@ -17,6 +18,7 @@ from epp.state.records import (
     Outcome,
     Record,
     RecordError,
+    TierChange,
     encode,
     parse,
 )
@@ -43,7 +45,12 @@ def kind(data: bytes) -> str:
 
 def test_a_full_record_survives_the_wire() -> None:
     full = record(
-        blocks=BlockChange(stored=(1, 2**64 - 1), removed=(3,), reset=True),
+        blocks=BlockChange(
+            stored=(1, 2**64 - 1),
+            removed=(3,),
+            reset=True,
+            tiers=(TierChange("CPU", (1,), (4,)), TierChange("DISK", (5,))),
+        ),
         status=EngineStatus(
             report=LoadReport(
                 waiting=0, running=2, kv_usage=0.5, total_blocks=100, block_tokens=32
@@ -69,6 +76,26 @@ def test_a_full_record_survives_the_wire() -> None:
     )
     assert parse(encode(full)) == full
     assert full.reset
+
+
+def test_tiers_count_among_the_keys_and_are_bounded() -> None:
+    tiers = tuple(TierChange(f"T{i}", (i,)) for i in range(MAX_TIERS + 1))
+    change = BlockChange(stored=(9,), tiers=tiers)
+    assert change.keys == MAX_TIERS + 2
+    parsed = parse(encode(record(blocks=change))).blocks
+    assert parsed is not None
+    assert parsed.tiers == tiers[:MAX_TIERS]
+    full = BlockChange(tiers=(TierChange("CPU", tuple(range(MAX_KEYS + 1))),))
+    with pytest.raises(ValueError, match="block keys at most"):
+        encode(record(blocks=full))
+
+
+@pytest.mark.parametrize("name", ["", "T" * 65])
+def test_a_tier_without_a_usable_name_is_not_read(name: str) -> None:
+    blocks = pb.BlockDelta(tiers=[pb.TierDelta(tier=name, stored=[1])])
+    parsed = parse(message(blocks=blocks).SerializeToString()).blocks
+    assert parsed is not None
+    assert parsed.tiers == ()
 
 
 def test_unknown_stays_unknown_and_zero_stays_zero() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from epp.framework import Incarnation
+from epp.state.sums import ReplicaSums
 
 
 class Writer(Protocol):
@@ -40,6 +41,19 @@ class Reader(Protocol):
     def connected(self) -> bool: ...
 
     async def close(self) -> None: ...
+
+
+class SumsBoard(Protocol):
+    """Where replicas say what they have reserved. What is not said again disappears by itself."""
+
+    async def publish(self, sums: ReplicaSums) -> None:
+        """Replace this replica's sums; they are believed for `LEASE_S`. Raises StoreError."""
+
+    async def others(self) -> list[ReplicaSums]:
+        """The sums of all other replicas whose lease has not run out. Raises StoreError."""
+
+    async def close(self) -> None:
+        """Take back what was published, where that can be done at once."""
 
 
 class Batch:
