@@ -44,9 +44,15 @@ def is_limited(request: Request) -> bool:
     return request.slo_ttft_s is not None or request.slo_tpot_s is not None
 
 
+def first_token_s(request: Request, candidates: Candidates) -> Column:
+    """Seconds at each candidate until the answer begins; NaN where nothing is expected."""
+    times = expected(request, candidates, _RULES)
+    return np.where(_known(request, candidates), times.first_token, np.nan)
+
+
 def headroom(request: Request, candidates: Candidates) -> Headroom:
     """What the candidates leave of the request's limits."""
-    known = ~np.isnan(candidates.column("waiting")) & request.scored
+    known = _known(request, candidates)
     times = expected(request, candidates, _RULES)
     first = (request.slo_ttft_s or 0.0) - times.first_token
     following = (request.slo_tpot_s or 0.0) - times.next_token
@@ -57,3 +63,8 @@ def headroom(request: Request, candidates: Candidates) -> Headroom:
         first_fits=known & (first >= 0.0) if request.slo_ttft_s is not None else known,
         next_fits=known & (following >= 0.0) if request.slo_tpot_s is not None else known,
     )
+
+
+def _known(request: Request, candidates: Candidates) -> Mask:
+    """Whose times are more than a guess."""
+    return ~np.isnan(candidates.column("waiting")) & request.scored

@@ -148,6 +148,43 @@ def _renamed(request: Request, number: int) -> Request:
     return Request(id=f"r{number}", api="", path="", prompt_tokens=640, slo_ttft_s=1.0)
 
 
+# How long the affinity to a cached prefix lasts
+
+
+def affine(*pods: Endpoint, **parameters: Any) -> list[bool]:
+    """Who stays of a prompt that takes a second: those with all of it, unless they are far behind
+    in the times that are expected."""
+    found = registry.find("prefix-cache-affinity-filter")
+    assert found is not None
+    plugin = found.build({"ttftSource": "latencyPredictor", **parameters})
+    request = asked(prompt_tokens=1024, keys=tuple(range(16)))
+    return [bool(one) for one in plugin.keep(request, Candidates.of(pods))]
+
+
+def test_affinity_lasts_until_the_expected_delay_with_this_prompt_in_it() -> None:
+    """The cold one would compute 1.024 s, so that the warm one may be that much further behind."""
+    for queued, stays in ((2500, [True, False]), (2600, [True, True])):
+        pods = [pod(0, queued=queued, match=Match(1024, Source.PRECISE)), pod(1)]
+        assert affine(*pods, maxTTFTPenaltyMs=1500) == stays, queued
+    assert affine(*pods, maxTTFTPenaltyMs=0) == [True, False]
+
+
+def test_affinity_goes_by_the_speed_of_each_endpoint_and_by_the_soonest_of_each_side() -> None:
+    held = Match(1024, Source.PRECISE)
+    slow = Speeds(prefill_tokens_per_s=100.0)
+    warm, far = pod(0, queued=300, match=held, speeds=slow), pod(1, queued=9000, match=held)
+    assert affine(warm, far, pod(2), pod(3, queued=9000), maxTTFTPenaltyMs=1900) == [True] * 4
+    assert affine(warm, far, pod(2), maxTTFTPenaltyMs=2000) == [True, True, False]
+
+
+def test_everybody_stays_where_nothing_is_expected_of_one_side() -> None:
+    held, silent = Match(1024, Source.PRECISE), Load()
+    assert affine(pod(0, match=held), pod(1)) == [True, False]
+    assert affine(pod(0, match=held, load=silent), pod(1)) == [True, True]
+    assert affine(pod(0, match=held), pod(1, load=silent)) == [True, True]
+    assert affine(pod(0, match=held), pod(1, load=silent), pod(2)) == [True, False, False]
+
+
 # Who is preferred
 
 

@@ -217,7 +217,7 @@ def test_the_share_of_exploring_requests_is_the_one_that_was_asked_for() -> None
         {"explorationProbability": 1.1},
         {"maxTTFTPenaltyMs": -1},
         {"peakPrefillThroughput": 0},
-        {"ttftSource": "latencyPredictor"},
+        {"ttftSource": "oracle"},
     ],
 )
 def test_an_affinity_that_cannot_be_is_refused_by_its_name(parameters: dict[str, Any]) -> None:

@@ -12,15 +12,20 @@ Parameters:
   endpoints become warm as well. The request's id draws, so that a decision can be repeated.
 - `maxTTFTPenaltyMs` (18000; at least 0): the allowed delay; 0 sticks to the warm ones whatever it
   costs.
-- `peakPrefillThroughput` (15928; above 0): tokens per second that turn pending work into time. The
-  default was measured by the reference with Qwen 32B on two H100.
-- `ttftSource` (`prefillThroughput`): the only source; no trained predictor is offered.
+- `ttftSource` (`prefillThroughput`): what the delay is told by. `prefillThroughput`: prompt tokens
+  that are to be computed there, at one speed for all. `latencyPredictor`: the time until the answer
+  begins that `predicted-latency-producer` expects, with this prompt's own tokens and each
+  endpoint's observed speed in it. Where nothing is expected of any warm endpoint, or of any other,
+  everybody stays.
+- `peakPrefillThroughput` (15928; above 0): tokens per second of `prefillThroughput`. The default
+  was measured by the reference with Qwen 32B on two H100.
 - `prefixMatchInfoProducerName`, `inFlightLoadProducerName`, `latencyPredictionInfoProducerName`:
-  names of producers; matches and load have one source here.
+  names of producers; matches, load and predictions have one source here.
 
-Formula: warm when `matched / total >= affinityThreshold`; the delay is
-`(min over warm - min over others of reserved prefill tokens) / peakPrefillThroughput` (rule of the
-Gateway API Inference Extension's llm-d router).
+Formula: warm when `matched / total >= affinityThreshold`; the delay is the least time of the warm
+endpoints less that of the others, where the time is expected, or is
+`reserved prefill tokens / peakPrefillThroughput` (rule of the Gateway API Inference Extension's
+llm-d router).
 
 ```yaml
 - type: prefix-cache-affinity-filter
@@ -36,16 +41,21 @@ from typing import ClassVar
 import numpy as np
 import xxhash
 
-from epp.framework import Candidates, Mask, Request
+from epp.framework import Candidates, Column, Mask, Request
+from epp.framework.latency import first_token_s
+
+_SOURCES = ("prefillThroughput", "latencyPredictor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheAffinity:
-    consumes: ClassVar[frozenset[str]] = frozenset({"prefix-match", "inflight-load"})
+    consumes: ClassVar[frozenset[str]] = frozenset(
+        {"inflight-load", "predicted-latency", "prefix-match"}
+    )
     without_effect: ClassVar[dict[str, str]] = {
         "prefix_match_info_producer_name": "an endpoint has one match, the best that is known",
         "in_flight_load_producer_name": "there is one count of what is under way",
-        "latency_prediction_info_producer_name": "no predictor is offered",
+        "latency_prediction_info_producer_name": "predictions have one source",
     }
     spelled: ClassVar[dict[str, str]] = {"max_ttft_penalty_ms": "maxTTFTPenaltyMs"}
     affinity_threshold: float = 0.8
@@ -66,8 +76,8 @@ class PrefixCacheAffinity:
             raise ValueError("maxTTFTPenaltyMs must be a finite number of at least 0")
         if not 0.0 < self.peak_prefill_throughput < float("inf"):
             raise ValueError("peakPrefillThroughput must be a finite number above 0")
-        if self.ttft_source != "prefillThroughput":
-            raise ValueError("ttftSource must be prefillThroughput: no predictor is offered")
+        if self.ttft_source not in _SOURCES:
+            raise ValueError(f"ttftSource must be one of {', '.join(_SOURCES)}")
 
     def keep(self, request: Request, candidates: Candidates, /) -> Mask:
         everybody = np.ones(len(candidates), dtype=np.bool_)
@@ -79,16 +89,25 @@ class PrefixCacheAffinity:
         warm: Mask = candidates.column("credited_tokens") >= self.affinity_threshold * total
         if not warm.any() or warm.all():
             return everybody
-        return everybody if self._delays(candidates, warm) else warm
+        return everybody if self._delays(request, candidates, warm) else warm
 
     def _explores(self, request: Request) -> bool:
         drawn = xxhash.xxh32_intdigest(request.id.encode()) / 2**32
         return drawn < self.exploration_probability
 
-    def _delays(self, candidates: Candidates, warm: Mask) -> bool:
-        """Whether the least busy warm endpoint is too far behind the least busy other."""
+    def _delays(self, request: Request, candidates: Candidates, warm: Mask) -> bool:
+        """Whether the soonest of the warm endpoints is too far behind the soonest other, or nobody
+        can say."""
         if self.max_ttft_penalty_ms == 0.0:
             return False
+        seconds = self._seconds(request, candidates)
+        soonest, other = np.fmin.reduce(seconds[warm]), np.fmin.reduce(seconds[~warm])
+        return not (soonest - other) * 1000.0 <= self.max_ttft_penalty_ms
+
+    def _seconds(self, request: Request, candidates: Candidates) -> Column:
+        """Until an answer begins there; NaN where nobody knows."""
+        if self.ttft_source == "latencyPredictor":
+            return first_token_s(request, candidates)
         pending = np.maximum(candidates.column("reserved_prefill_tokens"), 0.0)
-        ahead = float(pending[warm].min() - pending[~warm].min())
-        return ahead / self.peak_prefill_throughput * 1000.0 > self.max_ttft_penalty_ms
+        seconds: Column = pending / self.peak_prefill_throughput
+        return seconds
