@@ -135,18 +135,20 @@ class Record(_message.Message):
 class ReplicaSums(_message.Message):
     __slots__ = ("version", "replica", "sums")
     class Sum(_message.Message):
-        __slots__ = ("endpoint", "incarnation", "requests", "prefill_tokens", "decode_blocks")
+        __slots__ = ("endpoint", "incarnation", "requests", "prefill_tokens", "decode_blocks", "pending")
         ENDPOINT_FIELD_NUMBER: _ClassVar[int]
         INCARNATION_FIELD_NUMBER: _ClassVar[int]
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
         DECODE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+        PENDING_FIELD_NUMBER: _ClassVar[int]
         endpoint: str
         incarnation: int
         requests: int
         prefill_tokens: int
         decode_blocks: int
-        def __init__(self, endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_blocks: _Optional[int] = ...) -> None: ...
+        pending: int
+        def __init__(self, endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_blocks: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]

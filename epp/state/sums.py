@@ -34,6 +34,8 @@ class EndpointSum:
 
     incarnation: Incarnation
     requests: int = 0
+    pending: int = 0
+    """Of these, the ones whose first token was not seen; never more than there are."""
     prefill_tokens: int = 0
     """Uncached prompt tokens that are still to be computed."""
     decode_blocks: int = 0
@@ -56,6 +58,7 @@ def encode(sums: ReplicaSums) -> bytes:
             endpoint=str(one.incarnation.endpoint),
             incarnation=one.incarnation.start_ms,
             requests=one.requests,
+            pending=one.pending,
             prefill_tokens=one.prefill_tokens,
             decode_blocks=one.decode_blocks,
         )
@@ -89,6 +92,7 @@ def _sum(one: pb.ReplicaSums.Sum) -> EndpointSum | None:
     return EndpointSum(
         incarnation=Incarnation(endpoint, one.incarnation),
         requests=one.requests,
+        pending=min(one.pending, one.requests),
         prefill_tokens=one.prefill_tokens,
         decode_blocks=one.decode_blocks,
     )

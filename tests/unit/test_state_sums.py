@@ -12,7 +12,11 @@ LIFE = Incarnation(EndpointId(PoolId("default/pool"), "pod-a", 8000), 1700)
 def test_sums_survive_the_wire() -> None:
     sums = ReplicaSums(
         "picker-1-77",
-        (EndpointSum(incarnation=LIFE, requests=3, prefill_tokens=9000, decode_blocks=40),),
+        (
+            EndpointSum(
+                incarnation=LIFE, requests=3, pending=2, prefill_tokens=9000, decode_blocks=40
+            ),
+        ),
     )
     assert parse(encode(sums)) == sums
 
