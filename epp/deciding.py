@@ -12,8 +12,8 @@ from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.plan import feeds
 from epp.request.replica import new_ids
-from epp.request.tokenizer import EngineTokenizer
 from epp.request.tokens import Spawn, Tokens
+from epp.request.tokens.engine import EngineTokenizer
 
 log = structlog.get_logger(__name__)
 

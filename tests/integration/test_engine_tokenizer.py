@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from epp.request import tokenizer
-from epp.request.tokenizer import EngineTokenizer, TokenizerError, TokenizerRefusedError
+from epp.request.tokens.engine import EngineTokenizer, TokenizerError, TokenizerRefusedError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,16 +7,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from epp.request.apis.prompt import Parsed, TextPrompt, TokenPrompt
+from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, TextPrompt, TokenPrompt
 from epp.request.offload import Offload
-from epp.request.tokenizer import (
-    Breaker,
-    Breakers,
-    Permit,
-    TokenizerError,
-    TokenizerRefusedError,
-)
-from epp.request.tokens import MAX_KEYS, MAX_TEXT_BYTES, TokenCache, Tokenised, Tokens
+from epp.request.tokens import MAX_KEYS, TokenCache, Tokenised, Tokens
+from epp.request.tokens.breakers import Breaker, Breakers, Permit
+from epp.request.tokens.engine import TokenizerError, TokenizerRefusedError
 from epp.state import blocks
 
 Fields = tuple[tuple[str, bytes], ...]

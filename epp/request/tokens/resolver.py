@@ -7,26 +7,25 @@ so they meet our own predictions only and never a decision that counts on tokens
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
 import xxhash
 
+from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
+from epp.request.offload import BusyError, Offload
 from epp.state import blocks
 
-from .apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
-from .offload import BusyError, Offload
-from .tokenizer import Breakers, Fields, Permit, TokenizerError, TokenizerRefusedError, ids
+from .breakers import Breakers, Permit
+from .cache import TokenCache
+from .engine import Fields, TokenizerError, TokenizerRefusedError, ids
+from .tokenised import Tokenised
 
 MAX_KEYS = 2048
 """Block keys of one prompt; what is longer is compared by its beginning only."""
-KEY_BYTES = 48
-"""Memory of one key in the cache, with its share of the tuple."""
-ENTRY_BYTES = 256
-"""Memory of an entry without its keys."""
 
 log = structlog.get_logger(__name__)
 
@@ -38,45 +37,6 @@ class Tokenizer(Protocol):
 
 
 Spawn = Callable[[Coroutine[Any, Any, "Tokenised | None"]], "asyncio.Task[Tokenised | None]"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenised:
-    """Size and block keys of a prompt."""
-
-    tokens: int
-    exact: bool
-    keys: tuple[int, ...]
-    how: str
-    """Where the tokens come from or why they are estimated: a stable word."""
-
-
-class TokenCache:
-    """Least recently used first out, bounded by the memory of its keys."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[bytes, Tokenised] = OrderedDict()
-        self.bytes = 0
-
-    def get(self, digest: bytes) -> Tokenised | None:
-        entry = self._entries.get(digest)
-        if entry is not None:
-            self._entries.move_to_end(digest)
-        return entry
-
-    def put(self, digest: bytes, entry: Tokenised) -> None:
-        old = self._entries.pop(digest, None)
-        if old is not None:
-            self.bytes -= _memory(old)
-        self._entries[digest] = entry
-        self.bytes += _memory(entry)
-        while self.bytes > self._max_bytes:
-            _, evicted = self._entries.popitem(last=False)
-            self.bytes -= _memory(evicted)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 class Tokens:
@@ -230,10 +190,6 @@ class Tokens:
         block_bytes = blocks.ESTIMATE_BYTES_PER_TOKEN * self._block_tokens
         keys = blocks.byte_keys(prompt.text[: block_bytes * MAX_KEYS], seed, self._block_tokens)
         return Tokenised(self.size(prompt), False, keys, why)
-
-
-def _memory(entry: Tokenised) -> int:
-    return ENTRY_BYTES + KEY_BYTES * len(entry.keys)
 
 
 def _digest(parsed: Parsed, fields: Fields) -> bytes:
