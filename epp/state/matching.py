@@ -10,7 +10,7 @@ import numpy as np
 
 from epp.framework import NO_MATCH, Column, Mask, Match, Source
 
-from .prefix.index import Depths
+from .prefix.holders import Depths
 
 
 @dataclass(frozen=True, slots=True)

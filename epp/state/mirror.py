@@ -7,7 +7,7 @@ from epp.framework import EndpointId, Incarnation, Rung
 
 from . import blocks
 from .feed import Feed, Verdict
-from .prefix.index import Depths, PrefixIndex
+from .prefix import Depths, PrefixIndex
 from .records import BlockChange, Record
 
 
@@ -98,6 +98,9 @@ class Mirror:
             self._index.remove(inc, change.removed)
         if change.stored:
             self._index.store(inc, change.stored)
+        for slower in change.tiers:
+            self._index.remove(inc, slower.removed, slower.tier)
+            self._index.store(inc, slower.stored, slower.tier)
         if most is not None and self._index.blocks(inc) > most:
             self._disbelieve(feed, inc, "blocks-implausible")
             return False

@@ -66,7 +66,7 @@ class IndexMachine(RuleBasedStateMachine):
                 self.model[inc].clear()
                 self.forgotten.add(inc)
             # A slot that is open though empty is forgotten as well; the model follows the index.
-            elif inc not in kept and inc in self.real._slots:
+            elif inc not in kept and inc in self.real._gpu:
                 self.forgotten.add(inc)
         self.real.retain(kept)
         self.forgotten -= kept
@@ -93,7 +93,7 @@ class IndexMachine(RuleBasedStateMachine):
             assert self.real.blocks(inc) == len(self.model[inc])
         assert self.real.refused == self.refused
         live = set().union(*self.model.values())
-        assert live <= set(self.real._holders)
+        assert live <= set(self.real._gpu._holders)
         assert len(self.real) <= len(live) + self.real.retired_blocks
 
 

@@ -1,6 +1,17 @@
 """Who holds which prefix: by the engines' own events, and by our own predictions."""
 
-from .index import PrefixIndex
+from .holders import Depths, Keys
+from .index import PrefixIndex, TierDepths
 from .predicted import PredictedIndex
+from .tiers import GPU, Tier, tier_of
 
-__all__ = ["PredictedIndex", "PrefixIndex"]
+__all__ = [
+    "GPU",
+    "Depths",
+    "Keys",
+    "PredictedIndex",
+    "PrefixIndex",
+    "Tier",
+    "TierDepths",
+    "tier_of",
+]

@@ -1,118 +1,112 @@
-"""Which endpoints hold which own blocks, by their engines' word.
+"""Which endpoints hold which own blocks, by their engines' word, on the GPU and on slower tiers.
 
-A key maps to an integer whose bits are the endpoints that hold it, so that a lookup walks the keys
-of a prompt once for all candidates: it ands the bits and stops where nobody is left.
-
-An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
-much it held: nobody's lookup asks for that bit any more. The keys behind it are swept away later in
-bounded slices, and only then is the slot given to somebody else.
+An engine uses what it holds from a prompt's first block on: first what is on its GPU, then what it
+can load from slower tiers from there on. A block beyond that is of no use, wherever it is. So the
+slower tiers are asked from the place on where the GPU ends.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epp.framework import Incarnation
+from epp.framework import EndpointId, Incarnation, PoolId
 
-SWEEP_PER_KEY = 2
-"""Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
+from .holders import Depths, Holders, Keys
+from .tiers import GPU, MAX_TIERS, tier_of
+
 MAX_FORGOTTEN = 4096
 """Forgotten incarnations whose late events we still refuse."""
-FEW = 24
-"""Up to so many endpoints are gone through one by one; more cost less as an array of bits."""
+EVERYBODY = Incarnation(EndpointId(PoolId(""), "", 0), 0)
+"""Who holds the blocks of a shared tier."""
 
-Depths = NDArray[np.int64]
+
+@dataclass(frozen=True, slots=True)
+class TierDepths:
+    """One number of leading blocks for each endpoint that was asked for, in their order."""
+
+    gpu: Depths
+    loaded: Mapping[str, Depths]
+    """Blocks right after those that come from each slower tier; tiers of no use are left out."""
+
+    @property
+    def whole(self) -> Depths:
+        """Blocks that need not be computed, wherever they are."""
+        return sum(self.loaded.values(), start=self.gpu)
 
 
 class PrefixIndex:
     """Own block keys of all engines in a pool. Every change is idempotent.
 
-    One more entry costs about 100 bytes where another endpoint has the key, else 200.
+    A tier is named as in `records.TierChange`.
     """
 
     def __init__(self, max_blocks_per_endpoint: int) -> None:
-        """Blocks beyond `max_blocks_per_endpoint` are refused; the oldest claims stay."""
-        if max_blocks_per_endpoint <= 0:
-            raise ValueError("max_blocks_per_endpoint must be positive")
+        """Blocks beyond so many of one endpoint on one tier are refused; the oldest claims stay."""
         self._limit = max_blocks_per_endpoint
-        self._holders: dict[int, int] = {}
-        """Key: bits of the slots that hold it, retired ones among them until they are swept."""
-        self._slots: dict[Incarnation, int] = {}
-        self._owners: list[Incarnation | None] = []
-        """Slot: who has it; None while it is retired or free."""
-        self._held: list[set[int]] = []
-        """Slot: its keys."""
-        self._retired: deque[int] = deque()
-        self._free: list[int] = []
+        self._gpu = Holders(max_blocks_per_endpoint)
+        self._slower: dict[str, Holders] = {}
+        """By the name of the tier, those that load faster first."""
         self._forgotten: OrderedDict[Incarnation, None] = OrderedDict()
-        self._asked: tuple[Collection[Incarnation], int] | None = None
-        """Who was asked for the last time, and their bits."""
-        self._asked_slots: NDArray[np.intp] | None = None
-        """Their slots, once they are needed."""
-        self.refused = 0
-        """Blocks over the limit of their endpoint, not stored."""
         self.late = 0
         """Blocks of forgotten incarnations, not stored."""
+        self.refused_tiers = 0
+        """Blocks of more tiers than `MAX_TIERS`, not stored."""
 
     def __len__(self) -> int:
-        """Keys in the index, retired ones among them until they are swept."""
-        return len(self._holders)
+        """Keys in the index on all tiers, retired ones among them until they are swept."""
+        return sum(len(tier) for tier in self._all())
+
+    @property
+    def refused(self) -> int:
+        """Blocks over the limit of their endpoint, not stored."""
+        return sum(tier.refused for tier in self._all())
 
     @property
     def retired_blocks(self) -> int:
         """Blocks that still wait to be swept."""
-        return sum(len(self._held[slot]) for slot in self._retired)
+        return sum(tier.retired_blocks for tier in self._all())
 
     @property
     def slots(self) -> int:
-        """Bits in use: endpoints that hold blocks, and retired ones."""
-        return len(self._owners) - len(self._free)
+        """Endpoints that hold blocks on the GPU, and those of them that wait to be swept."""
+        return self._gpu.slots
 
-    def blocks(self, inc: Incarnation) -> int:
-        slot = self._slots.get(inc)
-        return 0 if slot is None else len(self._held[slot])
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Slower tiers that were heard of, those that load faster first."""
+        return tuple(self._slower)
 
-    def store(self, inc: Incarnation, keys: Sequence[int]) -> None:
+    def blocks(self, inc: Incarnation, tier: str = GPU) -> int:
+        """How many blocks `inc` holds there; on a shared tier, how many anybody does."""
+        holders = self._gpu if tier == GPU else self._slower.get(tier)
+        return 0 if holders is None else holders.blocks(_holder(inc, tier))
+
+    def store(self, inc: Incarnation, keys: Keys, tier: str = GPU) -> None:
         """`inc` holds `keys` too."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
         if inc in self._forgotten:
             self.late += len(keys)
             return
-        if not keys:
-            return
-        slot = self._slots.get(inc)
-        if slot is None:
-            slot = self._open(inc)
-        held, holders, bit = self._held[slot], self._holders, 1 << slot
-        new = keys
-        if not held.isdisjoint(keys) or len(held) + len(keys) > self._limit:
-            new = self._welcome(held, keys)
-        held.update(new)
-        known = holders.get
-        for key in new:
-            holders[key] = known(key, 0) | bit
+        holders = self._gpu if tier == GPU else self._open(tier)
+        if holders is None:
+            self.refused_tiers += len(keys)
+        else:
+            holders.store(_holder(inc, tier), keys)
 
-    def remove(self, inc: Incarnation, keys: Sequence[int]) -> None:
-        """`inc` no longer holds `keys`; those that it didn't are passed over."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
-        slot = self._slots.get(inc)
-        if slot is None:
-            return
-        held = self._held[slot]
-        for key in keys:
-            if key in held:
-                held.remove(key)
-                self._drop_bit(key, slot)
+    def remove(self, inc: Incarnation, keys: Keys, tier: str = GPU) -> None:
+        """`inc` no longer holds `keys` there; those that it didn't are passed over."""
+        holders = self._gpu if tier == GPU else self._slower.get(tier)
+        if holders is not None and inc not in self._forgotten:
+            holders.remove(_holder(inc, tier), keys)
 
     def clear(self, inc: Incarnation) -> None:
-        """`inc` holds nothing. The cost doesn't depend on how much it held."""
-        slot = self._slots.pop(inc, None)
-        if slot is not None:
-            self._owners[slot] = None
-            self._asked = None
-            self._retired.append(slot)
+        """`inc` holds nothing of its own on any tier. The cost doesn't depend on how much it held.
+
+        What it wrote to shared tiers stays.
+        """
+        for holders in self._all():
+            holders.clear(inc)
 
     def forget(self, inc: Incarnation) -> None:
         """`inc` is gone for good: clear it, and refuse and count what its writer still sends."""
@@ -125,126 +119,66 @@ class PrefixIndex:
     def retain(self, incs: Iterable[Incarnation]) -> None:
         """Forget all others. A forgotten one that is named here is welcome again."""
         kept = set(incs)
-        for inc in [inc for inc in self._slots if inc not in kept]:
+        for inc in {inc for tier in self._all() for inc in tier} - kept - {EVERYBODY}:
             self.forget(inc)
         for inc in kept:
             self._forgotten.pop(inc, None)
 
-    def lookup(self, keys: Sequence[int], incs: Collection[Incarnation]) -> dict[Incarnation, int]:
-        """How many leading `keys` each of `incs` holds. Who holds not even the first is absent.
+    def lookup(self, keys: Keys, incs: Collection[Incarnation]) -> dict[Incarnation, int]:
+        """How many leading `keys` each of `incs` need not compute. Who holds none is absent."""
+        asked = tuple(incs)
+        found = zip(asked, self.depths(keys, asked).tolist(), strict=True)
+        return {inc: depth for inc, depth in found if depth}
+
+    def depths(self, keys: Keys, incs: tuple[Incarnation, ...]) -> Depths:
+        """The same as one number for each of `incs`, in their order; 0 where none is held.
 
         Faster when `incs` is the same tuple as the last time.
         """
-        found: dict[Incarnation, int] = {}
-        for bits, depth in self._runs(keys, self._bits_of(incs)):
-            _note(found, self._owners, bits, depth)
-        return found
+        return self.tier_depths(keys, incs).whole
 
-    def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...]) -> Depths:
-        """The same as one number for each of `incs`, in their order; 0 where none is held."""
-        alive = self._bits_of(incs)
-        by_slot = np.zeros(len(self._owners) + 1, np.int64)  # the last stands for who has no slot
-        for bits, depth in self._runs(keys, alive):
-            _spread(by_slot, bits, depth)
-        if self._asked_slots is None:
-            slots = [self._slots.get(inc, -1) for inc in incs]
-            self._asked_slots = np.array(slots, np.intp)
-        return by_slot[self._asked_slots]
-
-    def _runs(self, keys: Sequence[int], alive: int) -> Iterator[tuple[int, int]]:
-        """Slots that hold equally many of the keys, as bits, and how many that is; never none."""
-        holders = self._holders.get
-        for depth, key in enumerate(keys):
-            if not alive:
-                return
-            still = holders(key, 0) & alive
-            if still != alive:
-                if depth:
-                    yield alive ^ still, depth
-                alive = still
-        if alive and keys:
-            yield alive, len(keys)
+    def tier_depths(self, keys: Keys, incs: tuple[Incarnation, ...]) -> TierDepths:
+        """The same, told apart by where the blocks are. Of several tiers that hold a block the one
+        that loads faster counts."""
+        gpu = self._gpu.depths(keys, incs)
+        loaded: dict[str, Depths] = {}
+        slower = {name: holders for name, holders in self._slower.items() if len(holders)}
+        if not slower or not len(incs):
+            return TierDepths(gpu, loaded)
+        alive = np.ones(len(incs), np.bool_)
+        for at in range(int(gpu.min()), len(keys)):
+            here = alive & (gpu <= at)
+            open_ = here.copy()
+            for name, holders in slower.items():
+                asked = (EVERYBODY,) * len(incs) if tier_of(name).shared else incs
+                held = open_ & holders.held(int(keys[at]), asked)
+                if held.any():
+                    loaded.setdefault(name, np.zeros(len(incs), np.int64))
+                    loaded[name] += held
+                    open_ &= ~held
+            alive &= ~open_
+            if not alive.any():
+                break
+        return TierDepths(gpu, loaded)
 
     def sweep(self, budget: int) -> int:
         """Take away up to `budget` retired blocks; returns how many that were."""
         swept = 0
-        while self._retired and swept < budget:
-            slot = self._retired[0]
-            held = self._held[slot]
-            while held and swept < budget:
-                self._drop_bit(held.pop(), slot)
-                swept += 1
-            if not held:
-                self._retired.popleft()
-                self._held[slot] = set()
-                self._free.append(slot)
+        for holders in self._all():
+            swept += holders.sweep(budget - swept)
         return swept
 
-    def _welcome(self, held: set[int], keys: Sequence[int]) -> list[int]:
-        """Those that are not held yet, as far as there is room; the others are counted."""
-        new: dict[int, None] = {}
-        for key in keys:
-            if key in held or key in new:
-                continue
-            if len(held) + len(new) < self._limit:
-                new[key] = None
-            else:
-                self.refused += 1
-        return list(new)
+    def _all(self) -> list[Holders]:
+        return [self._gpu, *self._slower.values()]
 
-    def _open(self, inc: Incarnation) -> int:
-        if self._free:
-            slot = self._free.pop()
-            self._owners[slot] = inc
-        else:
-            slot = len(self._owners)
-            self._owners.append(inc)
-            self._held.append(set())
-        self._slots[inc] = slot
-        self._asked = None
-        return slot
-
-    def _drop_bit(self, key: int, slot: int) -> None:
-        bits = self._holders[key] & ~(1 << slot)
-        if bits:
-            self._holders[key] = bits
-        else:
-            del self._holders[key]
-
-    def _bits_of(self, incs: Collection[Incarnation]) -> int:
-        # Hashing an incarnation costs as much as the lookup of some keys. Only a tuple can be
-        # recognised by identity: it doesn't change, and we hold it, so its id isn't reused.
-        if self._asked is not None and self._asked[0] is incs:
-            return self._asked[1]
-        self._asked, self._asked_slots = None, None
-        bits = 0
-        for inc in incs:
-            slot = self._slots.get(inc)
-            if slot is not None:
-                bits |= 1 << slot
-        if isinstance(incs, tuple):
-            self._asked = (incs, bits)
-        return bits
+    def _open(self, tier: str) -> Holders | None:
+        found = self._slower.get(tier)
+        if found is None and len(self._slower) < MAX_TIERS:
+            found = self._slower[tier] = Holders(self._limit)
+            order = sorted(self._slower, key=lambda name: -tier_of(name).pace)
+            self._slower = {name: self._slower[name] for name in order}
+        return found
 
 
-def _spread(by_slot: Depths, bits: int, depth: int) -> None:
-    if bits.bit_count() > FEW:
-        packed = np.frombuffer(bits.to_bytes(-(-bits.bit_length() // 8), "little"), np.uint8)
-        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
-        by_slot[: len(mask)][mask[: len(by_slot)]] = depth
-        return
-    while bits:
-        low = bits & -bits
-        by_slot[low.bit_length() - 1] = depth
-        bits ^= low
-
-
-def _note(
-    found: dict[Incarnation, int], owners: Sequence[Incarnation | None], bits: int, depth: int
-) -> None:
-    while bits:
-        low = bits & -bits
-        owner = owners[low.bit_length() - 1]
-        if owner is not None:
-            found[owner] = depth
-        bits ^= low
+def _holder(inc: Incarnation, tier: str) -> Incarnation:
+    return EVERYBODY if tier_of(tier).shared else inc

@@ -19,7 +19,7 @@ from math import inf
 
 from epp.framework import Incarnation
 
-from .index import Depths, PrefixIndex
+from .holders import Depths, Holders
 from .runs import Prediction, Run
 
 REFERENCES_PER_BLOCK = 4
@@ -37,7 +37,7 @@ class PredictedIndex:
             raise ValueError("max_blocks and ttl_s must be positive")
         self._limit = max_blocks
         self._ttl_s = ttl_s
-        self._index = PrefixIndex(2 * max_blocks)  # room for an insertion before the eviction
+        self._index = Holders(2 * max_blocks)  # room for an insertion before the eviction
         self._blocks: dict[Incarnation, dict[int, Run]] = {}
         """The run of each block, of every engine that was ever predicted to hold any, until it is
         forgotten."""
