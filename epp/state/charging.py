@@ -238,9 +238,17 @@ class Charging:
             self.predicted.drop(done.decision_id)
         if answered and done.cached_tokens is not None and held.prefill is None:
             self.trust.observe(held.endpoint.id, held.endpoint.match, done.cached_tokens)
+        if answered:
+            self._learn_steps(done, held.endpoint, now)
         self.charges.drop(done.decision_id)
         for hook in self.on_done:
             hook(done, held.endpoint, held.predicted_tokens)
+
+    def _learn_steps(self, done: Done, endpoint: Endpoint, now: float) -> None:
+        """How fast the answer was written."""
+        tokens, took, first = done.completion_tokens, done.duration_s, done.ttft_s
+        if tokens is not None and took is not None and first is not None:
+            self.load.answered(endpoint.incarnation, tokens, took - first, now)
 
     def _end_charge(self, request_id: str, now: float) -> None:
         held = self.charges.get(request_id)

@@ -12,34 +12,23 @@ come late, twice, or for an earlier life find nothing and change nothing (fault 
 """
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from epp.framework import Incarnation, Load, Lora
 
 from . import measures
 from .measures import LoadRules
-from .pace import Durations, PrefillPace
+from .pace import Durations, Paces
 from .reports import LoadReport
-from .reservation import Life, Reservation
+from .reservation import NONE, Life, Reservation, Sums
 
 __all__ = ["LoadBook", "LoadReport", "LoadRules", "Sums"]
 
 _MOST_TOKENS = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Absolute sums of our own reservations on one life."""
-
-    requests: int = 0
-    pending: int = 0
-    prefill_tokens: int = 0
-    decode_blocks: int = 0
-
-
 class LoadBook:
     """All reservations of one pool. Every method is idempotent per request; no count is negative.
-
     `untracked` counts decisions that were not charged because the book was full. One reader may
     keep rows of numbers of all lives; `changed` tells it which of them to read again.
     """
@@ -51,11 +40,13 @@ class LoadBook:
         self._requests: dict[str, Reservation] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._durations = Durations(prior_s=self.rules.duration_prior_s)
-        self._pace = PrefillPace()
+        self._pace = Paces(window=64)
         self._settled: list[str] = []
         self._changed: set[Life] = set()
         self._draining: set[Life] = set()
         self._over: set[Incarnation] = set()
+        self._shared: set[Incarnation] = set()
+        """Those on which other replicas have reservations."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -141,8 +132,8 @@ class LoadBook:
         held.first_at = now
         if held.pending:
             elapsed = now - held.born_at
-            held.life.pace.observe(held.ahead_tokens, elapsed)
-            self._pace.observe(held.ahead_tokens, elapsed)
+            for pace in (held.life.pace, self._pace):
+                pace.prefill.observe(held.ahead_tokens, elapsed)
             held.life.prefilled(held)
             self._changed.add(held.life)
         if held.shown and held.estimated:
@@ -180,6 +171,8 @@ class LoadBook:
         """A measurement was received. It shows every request that had begun before."""
         life = self._life(inc)
         life.report, life.report_at = report, now
+        if report.kv_usage is not None and report.total_blocks is not None:
+            life.pace.in_use.add(report.kv_usage * report.total_blocks, now)
         self._changed.add(life)
         still: list[Reservation] = []
         for held in life.unshown:
@@ -193,6 +186,30 @@ class LoadBook:
             if held.estimated and not held.pending:
                 self._give_up(held)
         life.unshown = still
+
+    def answered(self, inc: Incarnation, tokens: int, seconds: float, now: float) -> None:
+        """An answer of that life ended: `tokens` in `seconds` after the first one.
+
+        Where its engine does not say what it has in use, only our own reservations count as that.
+        """
+        life = self._lives.get(inc)
+        if life is None:
+            return
+        blocks = life.pace.in_use.mean_since(now - seconds)
+        if blocks is None:
+            blocks = float(life.decode_blocks)
+        for pace in (life.pace, self._pace):
+            pace.decoding.observe(tokens, seconds, blocks)
+        self._changed.add(life)
+
+    def elsewhere(self, sums: Mapping[Incarnation, Sums]) -> None:
+        """All that other replicas have reserved; it replaces what was said of them before."""
+        for inc in self._shared.union(sums):
+            life = self._life(inc) if inc in sums else self._lives.get(inc)
+            if life is not None and life.others != sums.get(inc, NONE):
+                life.others = sums.get(inc, NONE)
+                self._changed.add(life)
+        self._shared = set(sums)
 
     def writer_seen(self, inc: Incarnation) -> None:
         """A sidecar speaks for this life: its `done` is worth waiting for."""
@@ -214,6 +231,7 @@ class LoadBook:
             self.forget(inc)
             life.incarnation = inc
             self._lives[inc] = life
+            self._shared.add(inc)
             self._changed.add(life)
 
     def forget(self, inc: Incarnation) -> None:
@@ -279,25 +297,20 @@ class LoadBook:
         return row, None if life.report is None else life.report.lora
 
     def sums(self) -> dict[Incarnation, Sums]:
-        """Absolute sums per life; lives without reservations are left out."""
-        return {
-            life.incarnation: Sums(
-                len(life.requests), life.pending, life.prefill_tokens, life.decode_blocks
-            )
-            for life in self._lives.values()
-            if life.requests
-        }
+        """Absolute sums of our own per life; lives without reservations are left out."""
+        return {life.incarnation: life.sums for life in self._lives.values() if life.requests}
 
     def prefill_tokens_per_s(self, inc: Incarnation) -> float:
         """Observed speed of this life, else of the pool, else the prior."""
         life = self._lives.get(inc)
-        own = life.pace.measured if life is not None else None
-        return own or self.pool_prefill_tokens_per_s
+        own = life.pace.prefill.measured if life is not None else None
+        return own or self.pool_speeds[0]
 
     @property
-    def pool_prefill_tokens_per_s(self) -> float:
-        """Of a life whose own speed has not been observed."""
-        return self._pace.measured or self.rules.prefill_tokens_per_s
+    def pool_speeds(self) -> tuple[float, float, float]:
+        """Of a life whose own were not observed: prompt tokens per second, seconds of a step, and
+        what a block in use adds to it."""
+        return self._pace.speeds(self.rules.prefill_tokens_per_s)
 
     @property
     def p99_duration_s(self) -> float:

@@ -9,7 +9,7 @@ from math import isnan
 from epp.framework import Load, Lora
 
 from .pace import PRIOR_PREFILL_TOKENS_PER_S
-from .reservation import Life
+from .reservation import Life, Sums
 
 WAITING, RUNNING, KV_USAGE, ACTIVE_BLOCKS = range(4)
 """Places in a row of what only a fresh report says; NaN where it does not."""
@@ -18,7 +18,9 @@ REPORT_AT = 10
 """When the report was received; NaN without one."""
 OWN_SPEED = 11
 """Observed prefill speed of this life, tokens per second; NaN before it was observed."""
-WIDTH = 12
+STEP_S, BLOCK_S = 12, 13
+"""Observed seconds of a step of this life, and what a block in use adds; NaN likewise."""
+WIDTH = 14
 
 _NAN = float("nan")
 _UNKNOWN = Load()
@@ -26,8 +28,7 @@ EMPTY: tuple[float, ...] = (
     *(_NAN,) * 5,
     float(_UNKNOWN.block_tokens),
     *(0.0,) * 4,
-    _NAN,
-    _NAN,
+    *(_NAN,) * 4,
 )
 """The row of a life of which nobody has said anything."""
 
@@ -54,16 +55,27 @@ def block_tokens(life: Life, rules: LoadRules) -> int:
     return known or rules.default_block_tokens
 
 
+def reserved(life: Life, now: float) -> Sums:
+    """By all replicas; drained prefills have been taken out of our own."""
+    others = life.others
+    return Sums(
+        len(life.requests) + others.requests,
+        life.pending + others.pending,
+        life.remaining_prefill(now) + others.prefill_tokens,
+        life.decode_blocks + others.decode_blocks,
+    )
+
+
 def load_of(life: Life, rules: LoadRules, now: float) -> Load:
     """The load as a decision sees it; its drained prefills have been taken out."""
     report = life.report
-    prefill = life.remaining_prefill(now)
+    all_of_us = reserved(life, now)
     if report is None:
         return Load(
-            reserved_requests=len(life.requests),
-            reserved_pending=life.pending,
-            reserved_prefill_tokens=prefill,
-            reserved_decode_blocks=life.decode_blocks,
+            reserved_requests=all_of_us.requests,
+            reserved_pending=all_of_us.pending,
+            reserved_prefill_tokens=all_of_us.prefill_tokens,
+            reserved_decode_blocks=all_of_us.decode_blocks,
         )
     age = max(0.0, now - life.report_at)
     fresh = age <= rules.stale_s
@@ -78,25 +90,30 @@ def load_of(life: Life, rules: LoadRules, now: float) -> Load:
         block_tokens=block_tokens(life, rules),
         lora=report.lora if fresh else None,
         age_s=age,
-        reserved_requests=len(life.requests),
-        reserved_pending=life.pending,
-        reserved_prefill_tokens=prefill,
-        reserved_decode_blocks=life.decode_blocks,
+        reserved_requests=all_of_us.requests,
+        reserved_pending=all_of_us.pending,
+        reserved_prefill_tokens=all_of_us.prefill_tokens,
+        reserved_decode_blocks=all_of_us.decode_blocks,
     )
 
 
 def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
-    """The same, whatever the report's age, with the speed of its prefills."""
-    report, speed = life.report, life.pace.measured
+    """The same, whatever the report's age, with the speeds that were observed."""
+    report, speed, steps = life.report, life.pace.prefill.measured, life.pace.decoding.measured
+    all_of_us = reserved(life, now)
     ours = (
-        float(len(life.requests)),
-        float(life.pending),
-        float(life.remaining_prefill(now)),
-        float(life.decode_blocks),
+        float(all_of_us.requests),
+        float(all_of_us.pending),
+        float(all_of_us.prefill_tokens),
+        float(all_of_us.decode_blocks),
     )
-    own = _NAN if speed is None else speed
+    own = (
+        _number(speed),
+        _NAN if steps is None else steps.base_s,
+        _NAN if steps is None else _number(steps.block_s),
+    )
     if report is None:
-        return (*EMPTY[:REQUESTS], *ours, _NAN, own)
+        return (*EMPTY[:REQUESTS], *ours, _NAN, *own)
     usage, total = report.kv_usage, report.total_blocks
     active = _NAN if usage is None or total is None else usage * total
     return (
@@ -108,13 +125,14 @@ def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
         float(block_tokens(life, rules)),
         *ours,
         life.report_at,
-        own,
+        *own,
     )
 
 
 def load_from(row: tuple[float, ...], lora: Lora | None, now: float) -> Load:
     """The value that a row stands for; what is stale in it is NaN already, and `lora` None."""
-    waiting, running, usage, active, total, block, requests, pending, prefill, decode, at, _ = row
+    waiting, running, usage, active, total, block, *ours, at = row[:OWN_SPEED]
+    requests, pending, prefill, decode = ours
     return Load(
         waiting=_count(waiting),
         running=_count(running),

@@ -1,35 +1,185 @@
-"""How fast an endpoint prefills and how long a pool's answers take. Estimates, always finite."""
+"""How fast an endpoint computes prompts and writes answers, and how long a pool's answers take.
+
+Estimates from what was seen of requests, always finite. A few odd samples move none of them: a
+prompt that waited for something else, an answer that a client read slowly, a clock that jumped.
+All windows are bounded, and belong to one life of an engine (or to a pool).
+"""
 
 from bisect import bisect_left, insort
 from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from epp.framework import Speeds
 
 PRIOR_PREFILL_TOKENS_PER_S = 5_000.0
 _SLOWEST, _FASTEST = 50.0, 1_000_000.0
 _MIN_TOKENS = 64
 """Smaller prefills measure the network and the engine's step, not its speed."""
+ENOUGH = 3
+"""Samples from which on an endpoint's own speed counts."""
+_SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-4, 2.0
+_MOST_BLOCK_S = 1e-3
+_MIN_ANSWER_TOKENS = 8
+"""Shorter answers measure how their bytes were cut into pieces."""
+_LEVER_BLOCKS = 64
+"""Samples whose loads differ by less say nothing of what a block costs."""
+_REFIT_EVERY = 4
+_USUAL = Speeds()
 
 
 class PrefillPace:
-    """Moving average of prefill speed in tokens per second."""
+    """Prompt tokens per second: the median of the last samples, each weighed by its tokens.
 
-    __slots__ = ("_value", "_weight")
+    Short prompts are slower by what every request costs, however short it is; so the long ones,
+    which are what matters, have the say.
+    """
 
-    def __init__(self, weight: float = 0.2) -> None:
+    __slots__ = ("_recent", "_value")
+
+    def __init__(self, window: int = 32) -> None:
+        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
         self._value: float | None = None
-        self._weight = weight
 
     @property
     def measured(self) -> float | None:
-        """Tokens per second, None before the first usable sample."""
+        """Tokens per second, None before there are `ENOUGH` usable samples."""
         return self._value
 
     def observe(self, tokens: int, seconds: float) -> None:
         """`tokens` left the prefill queue within `seconds`. Tiny samples are ignored."""
-        if tokens < _MIN_TOKENS or seconds <= 0:
+        if tokens < _MIN_TOKENS or not seconds > 0:
             return
         sample = min(_FASTEST, max(_SLOWEST, tokens / seconds))
-        self._value = (
-            sample if self._value is None else self._value + self._weight * (sample - self._value)
+        self._recent.append((sample, tokens))
+        if len(self._recent) >= ENOUGH:
+            self._value = _weighted_median(sorted(self._recent))
+
+
+def _weighted_median(samples: list[tuple[float, int]]) -> float:
+    """Of (value, weight) in the order of their values."""
+    half = sum(weight for _, weight in samples) / 2
+    for value, weight in samples:
+        half -= weight
+        if half <= 0:
+            return value
+    return samples[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What one step of an engine takes while it writes answers."""
+
+    base_s: float
+    """With one answer, of few blocks."""
+    block_s: float | None
+    """What each block in use adds. None: the load never varied enough to tell."""
+
+
+class DecodePace:
+    """Seconds between the tokens of an answer, by the blocks in use: a line through the samples.
+
+    Its slope is the median of those between any two samples (Theil and Sen), its height the median
+    of what is left then; both bear with nearly a third of samples being nonsense.
+    """
+
+    __slots__ = ("_prior_block_s", "_recent", "_since", "_steps")
+
+    def __init__(self, *, prior_block_s: float, window: int = 32) -> None:
+        """`prior_block_s` stands for the slope while that cannot be told."""
+        self._prior_block_s = prior_block_s
+        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
+        self._since = 0
+        self._steps: Steps | None = None
+
+    @property
+    def measured(self) -> Steps | None:
+        """None before there are `ENOUGH` usable samples."""
+        return self._steps
+
+    def observe(self, tokens: int, seconds: float, blocks: float) -> None:
+        """An answer of `tokens` took `seconds` from its first token to its end, while `blocks` were
+        in use on average. Short answers are ignored."""
+        if tokens < _MIN_ANSWER_TOKENS or not seconds > 0 or not 0 <= blocks < float("inf"):
+            return
+        step = seconds / (tokens - 1)
+        if not _SHORTEST_STEP_S <= step <= _LONGEST_STEP_S:
+            return
+        self._recent.append((blocks, step))
+        self._since += 1
+        count = len(self._recent)
+        if count >= ENOUGH and (count <= 2 * ENOUGH or self._since >= _REFIT_EVERY):
+            self._since = 0
+            self._steps = self._fitted()
+
+    def _fitted(self) -> Steps:
+        samples = np.array(self._recent)
+        blocks, step = samples[:, 0], samples[:, 1]
+        first, second = np.triu_indices(len(samples), 1)
+        apart = blocks[second] - blocks[first]
+        telling = np.abs(apart) >= _LEVER_BLOCKS
+        slope = None
+        if np.count_nonzero(telling) >= len(samples):
+            rise = (step[second] - step[first])[telling] / apart[telling]
+            slope = min(_MOST_BLOCK_S, max(0.0, float(np.median(rise))))
+        left = step - blocks * (self._prior_block_s if slope is None else slope)
+        base = min(_LONGEST_STEP_S, max(_SHORTEST_STEP_S, float(np.median(left))))
+        return Steps(base, slope)
+
+
+class InUse:
+    """How many blocks an engine had in use lately: its last reports, thinned out."""
+
+    __slots__ = ("_recent",)
+
+    EVERY_S = 0.25
+
+    def __init__(self, window: int = 120) -> None:
+        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def add(self, blocks: float, now: float) -> None:
+        if not self._recent or now - self._recent[-1][0] >= self.EVERY_S:
+            self._recent.append((now, blocks))
+
+    def mean_since(self, at: float) -> float | None:
+        """Of the reports from then on, else the last one before. None without any."""
+        total, count = 0.0, 0
+        for when, blocks in reversed(self._recent):
+            if when < at and count:
+                break
+            total, count = total + blocks, count + 1
+            if when < at:
+                break
+        return total / count if count else None
+
+
+class Paces:
+    """What is known of the speeds of one life of an engine, or of all of a pool together."""
+
+    __slots__ = ("decoding", "in_use", "prefill")
+
+    def __init__(self, window: int = 32) -> None:
+        self.prefill = PrefillPace(window)
+        self.decoding = DecodePace(prior_block_s=_USUAL.decode_s_per_block, window=window)
+        self.in_use = InUse()
+
+    def speeds(self, prefill_tokens_per_s: float) -> tuple[float, float, float]:
+        """Prompt tokens per second, seconds of a step, and what a block in use adds to it; what was
+        not observed as is usual, with this prefill speed."""
+        steps = self.decoding.measured
+        if steps is None:
+            step_s, block_s = _USUAL.decode_s_per_token, None
+        else:
+            step_s, block_s = steps.base_s, steps.block_s
+        usual_s = _USUAL.decode_s_per_block
+        return (
+            self.prefill.measured or prefill_tokens_per_s,
+            step_s,
+            usual_s if block_s is None else block_s,
         )
 
 

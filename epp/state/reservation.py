@@ -8,8 +8,29 @@ from dataclasses import dataclass, field
 
 from epp.framework import Incarnation
 
-from .pace import PrefillPace
+from .pace import Paces
 from .reports import LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Absolute sums of reservations on one life."""
+
+    requests: int = 0
+    pending: int = 0
+    prefill_tokens: int = 0
+    decode_blocks: int = 0
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(
+            self.requests + other.requests,
+            self.pending + other.pending,
+            self.prefill_tokens + other.prefill_tokens,
+            self.decode_blocks + other.decode_blocks,
+        )
+
+
+NONE = Sums()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,11 +66,18 @@ class Life:
     pending: int = 0
     prefill_tokens: int = 0
     decode_blocks: int = 0
+    others: Sums = NONE
+    """What other replicas have reserved here, by their word."""
     unshown: list[Reservation] = field(default_factory=list)
     """Those that the next report shows."""
     draining: deque[Reservation] = field(default_factory=deque)
     """Estimated prefills, in the order in which the engine works them off."""
-    pace: PrefillPace = field(default_factory=PrefillPace)
+    pace: Paces = field(default_factory=Paces)
+
+    @property
+    def sums(self) -> Sums:
+        """Of our own."""
+        return Sums(len(self.requests), self.pending, self.prefill_tokens, self.decode_blocks)
 
     def prefilled(self, held: Reservation) -> None:
         """Its prefill is over."""

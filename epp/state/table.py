@@ -42,10 +42,13 @@ _LOADS = {
     "reserved_prefill_tokens": measures.PREFILL_TOKENS,
     "reserved_decode_blocks": measures.DECODE_BLOCKS,
     "prefill_tokens_per_s": measures.OWN_SPEED,
+    "decode_s_per_token": measures.STEP_S,
+    "decode_s_per_block": measures.BLOCK_S,
 }
 """Columns of a decision, and where they stand here."""
 _PRIOR = Speeds()
-_PRIORS = ("decode_s_per_token", "decode_s_per_block", "pull_tokens_per_s")
+_PRIORS = ("pull_tokens_per_s",)
+_SPEEDS = (measures.OWN_SPEED, measures.STEP_S, measures.BLOCK_S)
 _REPORTED = measures.ACTIVE_BLOCKS + 1
 """The first so many are known from fresh reports only."""
 
@@ -108,7 +111,11 @@ class _Shown:
             has_sidecar=member.has_sidecar,
             load=measures.load_from(numbers, self.loras[row], now),
             match=NO_MATCH if matches is None else matches.of(row),
-            speeds=Speeds(prefill_tokens_per_s=numbers[measures.OWN_SPEED]),
+            speeds=Speeds(
+                prefill_tokens_per_s=numbers[measures.OWN_SPEED],
+                decode_s_per_token=numbers[measures.STEP_S],
+                decode_s_per_block=numbers[measures.BLOCK_S],
+            ),
         )
 
 
@@ -130,7 +137,7 @@ class Table:
         self._row_of: dict[EndpointId, int] = {}
         self._numbers: Numbers = _NONE
         self._loras: list[Lora | None] = []
-        self._speed = 0.0
+        self._speeds = (0.0, 0.0, 0.0)
         self._oldest = np.inf
         self._shown = _Shown(self._seats, _NONE, (), {})
         self._trusts: Column = np.empty(0)
@@ -162,9 +169,9 @@ class Table:
         if changed:
             self._read_loads(changed, now)
             news = True
-        speed = self._load.pool_prefill_tokens_per_s
-        if news or speed != self._speed or now - self._oldest > self._load.rules.stale_s:
-            self._speed = speed
+        speeds = self._load.pool_speeds
+        if news or speeds != self._speeds or now - self._oldest > self._load.rules.stale_s:
+            self._speeds = speeds
             self._show(now)
         self._read_trust(self._trust.changed())
         self._read_heard(self._mirror.heard())
@@ -238,7 +245,7 @@ class Table:
     def _show(self, now: float) -> None:
         """Make what decisions read: without what is stale, and with a speed for everybody."""
         numbers = self._numbers.copy()
-        at, speeds = numbers[measures.REPORT_AT], numbers[measures.OWN_SPEED]
+        at = numbers[measures.REPORT_AT]
         loras = tuple(self._loras)
         self._oldest = float(np.fmin.reduce(at, initial=np.inf))
         if now - self._oldest > self._load.rules.stale_s:
@@ -248,7 +255,9 @@ class Table:
                 None if old else lora for old, lora in zip(stale.tolist(), loras, strict=True)
             )
             self._oldest = float(np.fmin.reduce(at[~stale], initial=np.inf))
-        np.copyto(speeds, self._speed, where=np.isnan(speeds))
+        for place, usual in zip(_SPEEDS, self._speeds, strict=True):
+            own = numbers[place]
+            np.copyto(own, usual, where=np.isnan(own))
         numbers.flags.writeable = False
         rows = list(numbers)
         columns = {name: rows[place] for name, place in _LOADS.items()}

@@ -140,10 +140,11 @@ def test_without_a_writer_prefill_drains_at_the_observed_speed() -> None:
 
 def test_the_speed_is_the_one_observed_there_with_the_queue_ahead_counted() -> None:
     book = LoadBook()
-    reserve(book, "a", prefill=4_000)
-    reserve(book, "b", prefill=4_000)
-    book.first_token("a", 2.0)
-    book.first_token("b", 4.0)
+    for name in "abc":
+        reserve(book, name, prefill=4_000)
+    for name, at in (("a", 2.0), ("b", 4.0), ("c", 6.0)):
+        assert book.prefill_tokens_per_s(LIFE) == 5_000.0
+        book.first_token(name, at)
     assert book.prefill_tokens_per_s(LIFE) == pytest.approx(2_000.0)
     assert book.prefill_tokens_per_s(NEXT_LIFE) == pytest.approx(2_000.0)
     assert LoadBook().prefill_tokens_per_s(LIFE) == 5_000.0
