@@ -23,6 +23,9 @@ from .mirror import Mirror
 from .prefix.index import PrefixIndex
 from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
+from .replicas import total
+from .reservation import Sums
+from .sums import ReplicaSums
 from .table import Table
 
 RemovedHook = Callable[[Collection[EndpointId]], None]
@@ -132,6 +135,10 @@ class PoolState:
     def overview(self, now: float) -> list[EndpointStatus]:
         return [self._status(member, now) for member in self.endpoints]
 
+    def reserved(self) -> dict[Incarnation, Sums]:
+        """What our own decisions have put on each life, and what is left of it."""
+        return self._load.sums()
+
     # Told by our own requests
 
     def charge(
@@ -183,6 +190,10 @@ class PoolState:
             return
         if self._mirror.accept(parsed, inc, now):
             self._take(parsed, inc, now)
+
+    def elsewhere(self, others: Collection[ReplicaSums]) -> None:
+        """All that the other replicas have reserved; it replaces what they said before."""
+        self._load.elsewhere(total(others, self.endpoints.incarnation))
 
     def replace(self, members: Collection[Member], now: float) -> Changes:
         """The control path's list is the pool; everything about removed members is forgotten."""
