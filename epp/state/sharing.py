@@ -91,7 +91,7 @@ class Sharing:
             self.counts["failed"] += 1
             self._said_at = float("-inf")
             self._failures += 1
-            pause = min(LONGEST_PAUSE_S, ROUND_S * 2.0**self._failures)
+            pause = min(LONGEST_PAUSE_S, ROUND_S * 2.0 ** min(self._failures, 10))
             return pause * self._rng.uniform(0.5, 1.0)
         self._failures = 0
         self._heard.hear(others, self._clock())
