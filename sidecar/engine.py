@@ -19,9 +19,9 @@ from epp.framework import EngineNames
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
+from .reference.upstream import refuses
 from .settings import SidecarSettings
 from .state.life import Life
-from .upstream import refuses
 
 MAX_PAGE = 8 << 20
 MAX_MODELS_BODY = 1 << 20

@@ -1,8 +1,9 @@
 """The relay: what moves requests to the engine and answers back, behind one small interface.
 
-`app.py` knows only `Relay`, `Journal` and `Ended`; `relay.py` is the implementation on aiohttp.
+`app.py` knows only `Relay`, `Journal` and `Ended`; `relay` is ours, `reference` the one on aiohttp.
 """
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -68,11 +69,38 @@ class Relay(Protocol):
         """Listen, and return the port. Raises OSError when it cannot."""
 
     @property
+    def leg_port(self) -> int | None:
+        """Where legs are taken besides; known once it runs."""
+
+    @property
     def in_flight(self) -> int:
         """Exchanges that have begun and not ended."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Request bodies that are held at present."""
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent to the engine a second time, on a fresh connection."""
+
+    @property
+    def connections(self) -> int:
+        """Connections of clients at present."""
+
     async def close(self) -> None:
         """Stop listening and cut what is still in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where to listen; None as host is every interface."""
+
+    host: str | None
+    port: int
+    leg_port: int | None = None
+    tls: ssl.SSLContext | None = None
+    """None listens in plain text."""
 
 
 Readiness = Callable[[], str | None]
@@ -87,8 +115,16 @@ class Limits:
     max_header_bytes: int = 32 << 10
     max_headers: int = 128
     max_in_flight: int = 4096
+    max_connections: int = 16_384
+    """Connections of clients, idle ones too. Our own relay keeps to it."""
+    head_timeout_s: float = 60.0
+    """How long a client may take for the head of a request that it has begun, or for its first."""
+    client_keepalive_s: float = 3630.0
+    """Idle client connections are dropped later than gateways do it (Envoy: 1 h)."""
     connect_timeout_s: float = 2.0
     idle_timeout_s: float = 900.0
+    total_timeout_s: float = 86_400.0
+    """The longest that one exchange may take, however much moves."""
     upload_idle_s: float = 60.0
     """How long a client may send nothing of a body that it has begun."""
     engine_keepalive_s: float = 4.0

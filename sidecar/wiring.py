@@ -9,15 +9,16 @@ import structlog
 from .connectors.nixlv2 import NixlV2
 from .guard import Guard
 from .http.measuring import Measuring
-from .http.relay import AiohttpRelay, Listen
-from .proxy import Journal, Limits, Readiness
+from .http.service import Service
+from .proxy import Journal, Limits, Listen, Readiness, Relay
+from .reference.relay import AiohttpRelay
+from .reference.upstream import AiohttpUpstream
 from .settings import SidecarSettings
 from .transfer.door import Door
 from .transfer.files import read_leg_keys
 from .transfer.job import Tools
 from .transfer.metrics import HandoffMetrics
 from .transfer.split import Splitter
-from .upstream import Upstream
 
 log = structlog.get_logger(__name__)
 
@@ -57,9 +58,9 @@ def relay_of(
     metrics: HandoffMetrics,
     measuring: Measuring,
     clocks: Clocks,
-) -> AiohttpRelay:
+) -> Relay:
     limits = limits_of(settings)
-    upstream = Upstream(settings.engine_url, limits)
+    upstream = AiohttpUpstream(settings.engine_url, limits)
     splitter = Splitter(
         door=door,
         tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=clocks.monotonic_s),
@@ -70,8 +71,7 @@ def relay_of(
         wall_s=clocks.wall_s,
         new_id=lambda: f"leg-{secrets.token_hex(16)}",
     )
-    return AiohttpRelay(
-        listen=Listen(host=settings.host, port=settings.port, leg_port=settings.leg_port),
+    service = Service(
         upstream=upstream,
         door=door,
         splitter=splitter,
@@ -83,6 +83,8 @@ def relay_of(
         clock=clocks.monotonic_s,
         wall_s=clocks.wall_s,
     )
+    listen = Listen(host=settings.host, port=settings.port, leg_port=settings.leg_port)
+    return AiohttpRelay(listen=listen, service=service)
 
 
 def say_whether_legs_are_on(settings: SidecarSettings, door: Door) -> None:

@@ -1,1 +1,1 @@
-"""The relay's HTTP: bodies both ways, header fields, refusals, what answers say of themselves."""
+"""The relay's HTTP, whichever shell moves the bytes: bodies, header fields, refusals, measuring."""

@@ -1,14 +1,12 @@
 """What is known about one exchange while it lasts."""
 
-from aiohttp import web
-
 from epp.answers import AnswerMetrics, Meter
 from epp.bodies.usage import ResponseWatch, Unknown, Usage
 from epp.protocol import DECISION_ID, PREDICTED_CACHED_TOKENS
 from sidecar.proxy import Ended, Outcome
 
-from . import headers, refusals
-from .refusals import Refused
+from . import headers
+from .incoming import Incoming
 
 
 def is_stream(content_type: str) -> bool:
@@ -31,13 +29,13 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, request: web.BaseRequest, now: float) -> None:
+    def __init__(self, request: Incoming, now: float) -> None:
         self._began = now
         self._first_at: float | None = None
         self._meter: Meter | None = None
         self._watch: ResponseWatch | None = None
-        self.decision_id = headers.decision_id(request.headers.get(DECISION_ID))
-        self.predicted = headers.token_count(request.headers.get(PREDICTED_CACHED_TOKENS))
+        self.decision_id = headers.decision_id(request.value(DECISION_ID))
+        self.predicted = headers.token_count(request.value(PREDICTED_CACHED_TOKENS))
         self.outcome = Outcome.CLIENT_GONE
         self.status = 0
         self.hides_usage = False
@@ -46,11 +44,6 @@ class Exchange:
     def measured(self, metrics: AnswerMetrics, labels: tuple[str, ...], size: int) -> None:
         """It counts as a request of this many bytes from here on."""
         self._meter = metrics.meter(labels, size, self._began)
-
-    def refuse(self, refused: Refused, outcome: Outcome = Outcome.ENGINE_ERROR) -> web.Response:
-        """The exchange ends with an answer of our own."""
-        self.outcome, self.status = outcome, refused.status
-        return refusals.answer(refused)
 
     def answered(self, status: int, content_type: str, content_encoding: str) -> None:
         """The engine's headers are here."""

@@ -1,7 +1,7 @@
 """Which header fields pass a proxy, and in which spelling. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from epp.protocol import (
     ADMIN_TOKEN,
@@ -12,7 +12,7 @@ from epp.protocol import (
 )
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
-Fields = list[tuple[str, str]]
+Fields = list[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP_HEADERS)
 _INTERNAL = frozenset(name.encode() for name in (*ROUTING_HEADERS, *PICKER_HEADERS, ADMIN_TOKEN))
@@ -20,6 +20,10 @@ _ACCEPT_ENCODING = b"accept-encoding"
 _REQUEST_ID = REQUEST_ID.encode()
 _EXPECT = b"expect"
 """Answered by the proxy itself: the engine gets the body without asking for it."""
+CONTENT_LENGTH = b"content-length"
+_NOT_FOR_ENGINES = frozenset({_EXPECT, *_HOP_BY_HOP, *_INTERNAL})
+_KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
+_NO_OPTIONS: frozenset[bytes] = frozenset()
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -32,25 +36,36 @@ def for_engine(headers: RawHeaders) -> Fields:
 
     An answer must be readable here, so the engine is asked for no encoding of it.
     """
-    kept = _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT})
-    return replaced(kept, "accept-encoding", "identity")
+    kept = _kept(headers, _NOT_FOR_ENGINES)
+    return replaced(kept, _ACCEPT_ENCODING, b"identity")
 
 
 def for_leg(headers: RawHeaders, request_id: str) -> Fields:
     """Fields of a client's request that an engine gets on a leg of its own, under a fresh id."""
-    kept = _kept(headers, _HOP_BY_HOP | _INTERNAL | {_EXPECT, _REQUEST_ID, _ACCEPT_ENCODING})
-    return [*kept, ("accept-encoding", "identity"), (REQUEST_ID, request_id)]
+    kept = _kept(headers, _NOT_FOR_ENGINES | {_REQUEST_ID, _ACCEPT_ENCODING})
+    return [*kept, (_ACCEPT_ENCODING, b"identity"), (_REQUEST_ID, request_id.encode())]
 
 
 def with_length(fields: Fields, length: int) -> Fields:
     """Fields for a body of this length."""
-    kept = [(name, value) for name, value in fields if name.lower() != "content-length"]
-    return [*kept, ("content-length", str(length))]
+    return [*without(fields, CONTENT_LENGTH), (CONTENT_LENGTH, b"%d" % length)]
 
 
-def replaced(fields: Fields, name: str, value: str) -> Fields:
+def without(fields: Fields, name: bytes) -> Fields:
+    return [(key, value) for key, value in fields if key.lower() != name]
+
+
+def replaced(fields: Fields, name: bytes, value: bytes) -> Fields:
     """Fields in which this one has this value wherever it stands; it is not added."""
     return [(key, value if key.lower() == name else old) for key, old in fields]
+
+
+def length_of(fields: RawHeaders) -> int | None:
+    """The body's length as it is announced, if it is."""
+    for name, value in fields:
+        if name.lower() == CONTENT_LENGTH:
+            return int(value) if value.isdigit() else None
+    return None
 
 
 def for_client(headers: RawHeaders) -> Fields:
@@ -86,21 +101,16 @@ def token_count(text: str | None) -> int | None:
 
 
 def _kept(headers: RawHeaders, dropped: frozenset[bytes]) -> Fields:
-    dropped = dropped | _connection_options(headers)
-    return [
-        (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
-        for name, value in headers
-        if name.lower() not in dropped
-    ]
+    options = _connection_options(headers)
+    if options:
+        dropped = dropped | options
+    return [field for field in headers if field[0].lower() not in dropped]
 
 
 def _connection_options(headers: RawHeaders) -> frozenset[bytes]:
     """Fields that `Connection` names are hop-by-hop as well, except those that frame a message."""
-    options = {
-        option.strip().lower() for value in _values(headers, b"connection") for option in value
-    }
-    return frozenset(options - {b"", b"host", b"content-length", b"content-type"})
-
-
-def _values(headers: RawHeaders, wanted: bytes) -> Iterable[list[bytes]]:
-    return (value.split(b",") for name, value in headers if name.lower() == wanted)
+    options = _NO_OPTIONS
+    for name, value in headers:
+        if name.lower() == b"connection":
+            options |= {option.strip().lower() for option in value.split(b",")}
+    return options - _KEPT_OPTIONS if options else options

@@ -7,16 +7,15 @@ held together are bounded as well.
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-from aiohttp import web
 
 from sidecar.proxy import Limits
 from sidecar.transfer.params import Unreadable, cleaned
 from sidecar.transfer.redaction import may_name
 
+from .client import Client
 from .refusals import BAD_ENCODING, BAD_JSON, HIDDEN_PARAMS, TOO_LARGE, TOO_MUCH, LegError
 from .upload import Upload
 
@@ -66,14 +65,12 @@ class Store:
             held.release()
 
 
-async def whole(
-    request: web.BaseRequest, limits: Limits, held: Held, progress: Callable[[], None]
-) -> bytes:
+async def whole(client: Client, limits: Limits, held: Held) -> bytes:
     """The request's body. Raises LegError: too large, stalled, broken, or too much at once."""
-    if not request.body_exists:
+    if not client.incoming.has_body:
         return b""
     pieces = []
-    async for piece in Upload(request.content, limits, progress).pieces():
+    async for piece in Upload(client, limits, lambda: None).pieces():
         held.grow(len(piece))
         pieces.append(piece)
     return b"".join(pieces)

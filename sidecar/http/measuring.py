@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from aiohttp import web
-
 from epp.answers import AnswerMetrics
 from sidecar.bodies import api_of
 
 from .asking import MEASURED, asked, with_usage
 from .exchange import Exchange
+from .incoming import Incoming
 from .intake import INLINE_BYTES
 
 OTHER = "other"
@@ -27,12 +26,12 @@ class Measuring:
     request_usage: bool = True
     """Ask for the usage of streams whose clients did not; they do not see it."""
 
-    async def begin(self, request: web.BaseRequest, exchange: Exchange, body: bytes) -> bytes:
+    async def begin(self, request: Incoming, exchange: Exchange, body: bytes) -> bytes:
         """The body as the engine gets it; the exchange is measured from here on, if it counts."""
-        path = request.raw_path.partition("?")[0]
+        path = request.path
         if request.method != "POST" or path not in MEASURED:
             return body
-        if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        if (request.value("content-encoding") or "identity").strip().lower() != "identity":
             return body
         of_stream = self.request_usage and api_of(path) is not None
         if len(body) <= INLINE_BYTES:

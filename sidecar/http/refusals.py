@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import msgspec
-from aiohttp import web
 
 from epp.errors import EppError
 from sidecar.transfer.legs import REFUSED_STATUS
@@ -116,6 +115,9 @@ ENGINE_SILENT = Refused(
     "The engine sent nothing within the idle timeout.",
     close=True,
 )
+TOO_LONG = Refused(
+    504, "gateway_timeout", "too-long", "The exchange took longer than is allowed.", close=True
+)
 BROKEN = Refused(502, "bad_gateway", "sidecar-broken", "The sidecar failed with this request.")
 
 _HANDOFF_TEXTS = {
@@ -140,19 +142,12 @@ def handoff_failed(status: int, reason: str) -> Refused:
     return Refused(status, _KINDS.get(status, "bad_gateway"), reason, text)
 
 
-def answer(refused: Refused) -> web.Response:
-    """The whole answer of a refusal."""
+def body_of(refused: Refused) -> bytes:
+    """The body of the answer."""
     error = {
         "message": refused.message,
         "type": refused.kind,
         "param": None,
         "code": refused.code,
     }
-    response = web.Response(
-        status=refused.status,
-        body=msgspec.json.encode({"error": error}),
-        headers={"content-type": "application/json"},
-    )
-    if refused.close:
-        response.force_close()
-    return response
+    return msgspec.json.encode({"error": error})

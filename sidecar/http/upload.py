@@ -1,15 +1,17 @@
 """Request bodies on their way to the engine: counted, and repeatable while they are small."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-
-from aiohttp import StreamReader
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web import RequestPayloadError
+from typing import Protocol
 
 from sidecar.proxy import Limits
 
 from .refusals import BAD_BODY, TOO_LARGE, UPLOAD_STALLED, LegError
+
+
+class Source(Protocol):
+    """Where a body comes from; see `client.Client`."""
+
+    async def readany(self) -> bytes: ...
 
 
 class Upload:
@@ -18,15 +20,10 @@ class Upload:
     After a failed send, `cause` says whether the client was to blame.
     """
 
-    def __init__(
-        self,
-        source: StreamReader,
-        limits: Limits,
-        progress: Callable[[], None],
-    ) -> None:
+    def __init__(self, source: Source, limits: Limits, progress: Callable[[], None]) -> None:
         self._source = source
-        self._limits = limits
         self._left = limits.max_body_bytes
+        self._most_kept = limits.replay_bytes
         self._replay: list[bytes] | None = []
         self._replay_size = 0
         self._progress = progress
@@ -50,14 +47,11 @@ class Upload:
 
     async def _next(self) -> bytes:
         try:
-            # aiohttp's server does not tell the body's reader when its framing breaks, either:
-            # such a body just stops.
-            async with asyncio.timeout(self._limits.upload_idle_s):
-                piece = await self._source.readany()
+            piece = await self._source.readany()
         except TimeoutError as error:
             self.cause = LegError(UPLOAD_STALLED)
             raise self.cause from error
-        except (OSError, RequestPayloadError, HttpProcessingError) as error:
+        except OSError as error:
             self.cause = LegError(BAD_BODY)
             raise self.cause from error
         self._left -= len(piece)
@@ -71,7 +65,7 @@ class Upload:
         if self._replay is None:
             return
         self._replay_size += len(piece)
-        if self._replay_size > self._limits.replay_bytes:
+        if self._replay_size > self._most_kept:
             self._replay = None
         elif piece:
             self._replay.append(piece)
@@ -83,11 +77,11 @@ class Content:
     PIECE = 256 << 10
 
     def __init__(self, body: bytes) -> None:
-        self._body = body
+        self.body = body
         self.cause: LegError | None = None
         self.repeatable = True
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The whole body, in pieces that leave the event loop to others."""
-        for start in range(0, len(self._body), self.PIECE):
-            yield self._body[start : start + self.PIECE]
+        for start in range(0, len(self.body), self.PIECE):
+            yield self.body[start : start + self.PIECE]

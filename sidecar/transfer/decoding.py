@@ -1,16 +1,14 @@
 """The decode leg: the local engine's answer, held back until it is known to be a good one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import aiohttp
-
 from sidecar.http import headers
+from sidecar.http.client import Answer
+from sidecar.http.idle import Idle
 from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError, Refused
-from sidecar.http.reply import head_of
 from sidecar.proxy import Journal
-from sidecar.upstream import BodyGuard, pieces
 
 from .job import Answers, Job, Tools, call, fault_of, read_whole
 from .openings import Opening, Verdict
@@ -45,8 +43,7 @@ class DecodeLeg:
         except LegError as error:
             return self._failed(action, error.refused)
         try:
-            with BodyGuard(answer):
-                return await self._pass(action, answer)
+            return await self._pass(action, answer)
         except TimeoutError:  # it fell silent in mid-answer
             return DecodeFailed(action.leg, Fault.LOST)
         except LegError as error:
@@ -54,7 +51,7 @@ class DecodeLeg:
         finally:
             answer.close()
 
-    async def _send(self, action: SendDecode) -> aiohttp.ClientResponse:
+    async def _send(self, action: SendDecode) -> Answer:
         job, plan, upstream = self.job, self.tools.plan, self.tools.upstream
         if action.transfer is None:
             return await upstream.send(call(job, action.leg, job.body.raw))
@@ -70,19 +67,16 @@ class DecodeLeg:
             self.journal.engine_suspect()
         return DecodeFailed(action.leg, fault_of(refused))
 
-    async def _pass(
-        self, action: SendDecode, answer: aiohttp.ClientResponse
-    ) -> DecodeEnded | DecodeFailed:
-        head = head_of(answer, self.job.request_id)
-        if head.status < 200 or not headers.is_fit(head.raw_headers):
+    async def _pass(self, action: SendDecode, answer: Answer) -> DecodeEnded | DecodeFailed:
+        head = answer.head.under(self.job.request_id)
+        if head.status < 200 or not headers.is_fit(head.fields):
             return DecodeFailed(action.leg, Fault.GARBLED)
         if head.status >= 400:
             self.answers.put(action.leg, head, await read_whole(answer))
             return DecodeFailed(action.leg, Fault.STATUS, head.status)
-        body = pieces(answer)
         # Without parameters no pull can have failed, and nothing need be held back.
         opening = Opening(head.value("content-type") if action.transfer is not None else "")
-        async for piece in body:
+        async for piece in answer.pieces():
             if self.first_at is None:
                 self.first_at = self.tools.clock()
             if opening.feed(piece) is not Verdict.UNDECIDED:
@@ -92,19 +86,7 @@ class DecodeLeg:
             return DecodeFailed(action.leg, Fault.ERROR_EVENT, head.status)
         self.first_byte(DecodeFirstByte(action.leg))
         await self.go.wait()
-        loop = asyncio.get_running_loop()
-        limit = self.tools.limits.idle_timeout_s
-        async with asyncio.timeout(limit) as idle:
-            await self.job.passage.run(
-                head,
-                _joined(bytes(opening.held), body),
-                progress=lambda: None if idle.expired() else idle.reschedule(loop.time() + limit),
-            )
+        limits = self.tools.limits
+        with Idle(limits.idle_timeout_s, limits.total_timeout_s) as idle:
+            await self.job.passage.run(head, answer, begun=bytes(opening.held), progress=idle.touch)
         return DecodeEnded(action.leg)
-
-
-async def _joined(held: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if held:
-        yield held
-    async for piece in rest:
-        yield piece

@@ -9,11 +9,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
 from sidecar.handoff import Handoff
 from sidecar.http import refusals
-from sidecar.http.reply import cut, once
 from sidecar.proxy import Journal, Outcome
 
 from .decoding import DecodeLeg
@@ -64,10 +61,10 @@ class Handover:
     _pulled_for_nobody: bool = field(default=False, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _client_gone: bool = field(default=False, init=False)
-    _response: web.StreamResponse | None = field(default=None, init=False)
+    _answered: bool = field(default=False, init=False)
 
-    async def serve(self) -> web.StreamResponse:
-        """The client's answer. Raises CancelledError, once all is done, for a client that left."""
+    async def serve(self) -> None:
+        """Answer the client. Raises CancelledError, once all is done, for a client that left."""
         handler = asyncio.current_task()
         assert handler is not None
         left: asyncio.CancelledError | None = None
@@ -87,9 +84,8 @@ class Handover:
             self._disarm()
         if left is not None:
             raise left
-        if self._response is None:
+        if not self._answered:
             raise ConnectionError("the client has left")
-        return self._response
 
     async def _drive(self, legs: asyncio.TaskGroup) -> None:
         job, clock = self.job, self.tools.clock
@@ -125,18 +121,18 @@ class Handover:
                 refused = refusals.handoff_failed(status, reason)
                 gone = reason.startswith("engine-") and status != 502
                 outcome = Outcome.ENGINE_GONE if gone else Outcome.ENGINE_ERROR
-                self._response = self.job.exchange.refuse(refused, outcome)
+                self.job.passage.refuse(refused, outcome)
+                self._answered = True
             case CutAnswer():
-                self._response = self.job.passage.reply
-                self.job.exchange.outcome = Outcome.ENGINE_GONE
-                cut(self.job.request, self.tools.limits.flush_s)
+                self.job.passage.cut(Outcome.ENGINE_GONE)
+                self._answered = True
             case Finished():
                 self._finish(action)
 
     def _finish(self, finished: Finished) -> None:
         self.finished = finished
-        if self._response is None and not self._client_gone:
-            self._response = self.job.passage.reply
+        if not self._client_gone:
+            self._answered = True
 
     # --- legs
 
@@ -201,12 +197,12 @@ class Handover:
         """The client gets an engine's whole answer."""
         answer = self._answers.by_leg[leg]
         try:
-            await self.job.passage.run(answer.head, once(answer.body))
+            await self.job.passage.whole(answer.head, answer.body)
         except ConnectionError:
             self._client_gone = True
             return
         self.job.exchange.outcome = Outcome.ENGINE_ERROR
-        self._response = self.job.passage.reply
+        self._answered = True
 
     # --- time
 

@@ -3,25 +3,25 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import aiohttp
-from aiohttp import web
-
 from epp.bodies.spans import Body
 from sidecar.bodies import Api
 from sidecar.connectors import Plan
 from sidecar.http import headers
+from sidecar.http.client import Answer, Call, Head, Upstream, Whole, whole
 from sidecar.http.exchange import Exchange
+from sidecar.http.incoming import Incoming
+from sidecar.http.passage import Passage
 from sidecar.http.refusals import (
     ENGINE_ABSENT,
+    ENGINE_GARBLED,
     ENGINE_LOST,
     ENGINE_SILENT,
     ENGINE_UNREACHED,
+    LegError,
     Refused,
 )
-from sidecar.http.reply import Head, Passage, Whole
 from sidecar.http.upload import Content
 from sidecar.proxy import Limits
-from sidecar.upstream import BodyGuard, Call, Upstream, whole
 
 from .steps import Fault
 from .targets import Target
@@ -41,7 +41,7 @@ _FAULTS = {
 class Job:
     """One request. `body` is the client's own, without the parameters."""
 
-    request: web.BaseRequest
+    request: Incoming
     exchange: Exchange
     passage: Passage
     body: Body
@@ -52,7 +52,7 @@ class Job:
     @property
     def request_id(self) -> str | None:
         """The client's own id, which it gets back where an engine answers with one."""
-        return self.request.headers.get("x-request-id")
+        return self.request.value("x-request-id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +78,16 @@ class Answers:
 
 def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
     """A leg's request: the client's own target and fields, under an id of its own."""
-    fields = headers.for_leg(job.request.raw_headers, leg)
-    fields = headers.with_length(fields, len(body)) + list(more.items())
-    return Call(job.request.method, job.request.raw_path, fields, Content(body))
+    fields = headers.for_leg(job.request.fields, leg)
+    fields = headers.with_length(fields, len(body))
+    fields += [(name.encode(), value.encode()) for name, value in more.items()]
+    return Call(job.request.method, job.request.target, fields, Content(body))
 
 
 def fault_of(refused: Refused) -> Fault:
     return _FAULTS.get(refused, Fault.GARBLED)
 
 
-async def read_whole(answer: aiohttp.ClientResponse, begun: bytes = b"") -> bytes:
+async def read_whole(answer: Answer, begun: bytes = b"") -> bytes:
     """An answer's whole body. Raises LegError."""
-    with BodyGuard(answer):
-        return await whole(answer, MAX_WHOLE, begun)
+    return await whole(answer, MAX_WHOLE, LegError(ENGINE_GARBLED), begun)

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import aiohttp
-
 from sidecar.http import headers
+from sidecar.http.client import Answer
 from sidecar.http.refusals import LegError
-from sidecar.http.reply import head_of
 
 from .door import Door
 from .job import Answers, Job, Tools, call, fault_of, read_whole
@@ -66,12 +64,12 @@ class PrefillLeg:
         self.metrics.prefill_leg.observe(self.tools.clock() - began)
         return event
 
-    async def _send(self, action: SendPrefill) -> aiohttp.ClientResponse:
+    async def _send(self, action: SendPrefill) -> Answer:
         job, door = self.job, self.door
         at = door.where(action.target)
         leg = Leg(
             method=job.request.method,
-            path=job.request.raw_path,
+            path=job.request.target,
             request_id=action.leg,
             target=str(at),
         )
@@ -79,19 +77,18 @@ class PrefillLeg:
         more = {} if proof is None else {LEG_HEADER: proof}
         body = self.tools.plan.prefill(job.body)
         sent = call(job, action.leg, body, **more)
-        fields = headers.replaced(sent.fields, "host", str(at))
+        fields = headers.replaced(sent.fields, b"host", str(at).encode())
         return await self.tools.upstream.send_to(
             at, type(sent)(sent.method, sent.target, fields, sent.upload)
         )
 
-    async def _read(
-        self, action: SendPrefill, answer: aiohttp.ClientResponse
-    ) -> PrefillAnswered | PrefillFailed:
-        status = answer.status
+    async def _read(self, action: SendPrefill, answer: Answer) -> PrefillAnswered | PrefillFailed:
+        status = answer.head.status
         if status >= 400:
             body = await read_whole(answer)
-            if headers.is_fit(answer.raw_headers):
-                self.answers.put(action.leg, head_of(answer, self.job.request_id), body)
+            if headers.is_fit(answer.head.fields):
+                head = answer.head.under(self.job.request_id)
+                self.answers.put(action.leg, head, body)
                 return PrefillFailed(action.leg, Fault.STATUS, status)
             return PrefillFailed(action.leg, Fault.GARBLED)
         if status != 200:

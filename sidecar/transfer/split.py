@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
-from aiohttp import web
 
 from epp.bodies.spans import Body, NotAnObjectError
 from epp.protocol import PREFILLER
 from sidecar import bodies
 from sidecar.handoff import Handoff
 from sidecar.http.exchange import Exchange
+from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
-from sidecar.http.reply import Passage
+from sidecar.http.passage import Passage
 from sidecar.proxy import Journal, Readiness
 
 from . import targets
@@ -51,24 +51,20 @@ class Splitter:
     """Makes ids that are unique in the pool."""
 
     async def serve(
-        self,
-        request: web.BaseRequest,
-        exchange: Exchange,
-        passage: Passage,
-        body: bytes,
-        own: Target | None,
-    ) -> web.StreamResponse | None:
-        """The client's answer, or None: then the local engine must serve the request alone.
+        self, request: Incoming, exchange: Exchange, passage: Passage, body: bytes
+    ) -> bool:
+        """Whether the request was served; if not, the local engine must serve it alone.
 
-        `own`: where the request came in. Raises CancelledError for a client that left.
+        Raises CancelledError for a client that left.
         """
-        values = request.headers.getall(PREFILLER, ())
+        values = request.values(PREFILLER)
         if not values:
-            return None
-        job = await self._job(request, exchange, passage, body, self._targets(values, own))
+            return False
+        found = self._targets(values, request.at)
+        job = await self._job(request, exchange, passage, body, found)
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
-            return None
+            return False
         handover = Handover(
             handoff=Handoff(self.policy, self.new_id()),
             job=job,
@@ -79,13 +75,15 @@ class Splitter:
             wall_s=self.wall_s,
         )
         try:
-            return await handover.serve()
+            await handover.serve()
         except ExceptionGroup as group:  # edge: a failure of our own
             log.exception("a handoff failed inside the sidecar", exc_info=group)
             self.metrics.handoffs.labels(WHOLE, "failed").inc()
             if passage.begun:
                 raise
-            return None
+            return False
+        else:
+            return True
         finally:
             handover.count()
 
@@ -103,19 +101,19 @@ class Splitter:
 
     async def _job(
         self,
-        request: web.BaseRequest,
+        request: Incoming,
         exchange: Exchange,
         passage: Passage,
         body: bytes,
         found: tuple[Target, ...] | str,
     ) -> Job | str:
         """The job, or why the local engine serves the request alone."""
-        api = bodies.api_of(request.raw_path.partition("?")[0])
+        api = bodies.api_of(request.path)
         if api is None or request.method != "POST":
             return "api"
         if isinstance(found, str):
             return found
-        if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        if (request.value("content-encoding") or "identity").strip().lower() != "identity":
             return "encoded"
         if self.refusing() is not None:
             return "engine-not-ready"  # a prefill would pin blocks that nobody pulls

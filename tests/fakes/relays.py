@@ -11,14 +11,15 @@ import aiohttp
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.guard import Guard
 from sidecar.http.measuring import Measuring
-from sidecar.http.relay import AiohttpRelay, Listen
+from sidecar.http.service import Service
 from sidecar.metrics import Metrics
-from sidecar.proxy import Ended, Limits
+from sidecar.proxy import Ended, Limits, Listen, Relay
+from sidecar.reference.relay import AiohttpRelay
+from sidecar.reference.upstream import AiohttpUpstream
 from sidecar.transfer.door import Door
 from sidecar.transfer.job import Tools
 from sidecar.transfer.split import Splitter
 from sidecar.transfer.steps import HandoffPolicy
-from sidecar.upstream import Upstream
 from tests.fakes.waiting import until
 
 
@@ -52,7 +53,7 @@ class Notes:
 
 @dataclass
 class Rig:
-    relay: AiohttpRelay
+    relay: Relay
     notes: Notes
     port: int
     session: aiohttp.ClientSession
@@ -79,9 +80,9 @@ class Rig:
 
 def relay_for(
     engine_port: int, notes: Notes, limits: Limits, *, port: int = 0, request_usage: bool = True
-) -> AiohttpRelay:
+) -> Relay:
     """A relay that hands nothing over."""
-    upstream = Upstream(f"http://127.0.0.1:{engine_port}", limits)
+    upstream = AiohttpUpstream(f"http://127.0.0.1:{engine_port}", limits)
     page = Metrics()
     metrics = page.handoff
     door = Door(guard=Guard("default/engine-0"))
@@ -95,8 +96,7 @@ def relay_for(
         wall_s=lambda: 0.0,
         new_id=lambda: "leg",
     )
-    return AiohttpRelay(
-        listen=Listen(host="127.0.0.1", port=port),
+    service = Service(
         upstream=upstream,
         door=door,
         splitter=splitter,
@@ -110,6 +110,7 @@ def relay_for(
         clock=time.monotonic,
         wall_s=lambda: 0.0,
     )
+    return AiohttpRelay(listen=Listen(host="127.0.0.1", port=port), service=service)
 
 
 @asynccontextmanager

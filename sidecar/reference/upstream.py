@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
 
-from .http.refusals import (
+from sidecar.http.client import Call, Head, Take
+from sidecar.http.refusals import (
     BAD_HEADER,
     ENGINE_ABSENT,
     ENGINE_GARBLED,
@@ -17,31 +17,15 @@ from .http.refusals import (
     ENGINE_UNREACHED,
     LegError,
 )
-from .http.upload import Content, Upload
-from .proxy import Limits
-from .transfer.targets import Target
+from sidecar.proxy import Limits
+from sidecar.transfer.targets import Target
 
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 """Fields that aiohttp would add to a request that has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request as the engine gets it."""
-
-    method: str
-    target: str
-    """Path and query as they were on the wire; begins with `/`."""
-    fields: list[tuple[str, str]]
-    upload: Upload | Content | None
-
-
-class Upstream:
-    """Client of one engine. Use as an async context manager.
-
-    Connections are reused. When a reused one turns out dead before any byte of the answer, the
-    request is sent once more on a fresh one (fault D15), unless its body is no longer here.
-    """
+class AiohttpUpstream:
+    """A `http.client.Upstream`."""
 
     def __init__(self, engine_url: str, limits: Limits) -> None:
         parts = urlsplit(engine_url)
@@ -50,7 +34,7 @@ class Upstream:
         self.repeats = 0
         """Requests that were sent a second time."""
 
-    async def __aenter__(self) -> "Upstream":
+    async def __aenter__(self) -> "AiohttpUpstream":
         self._pooled = self._session(
             aiohttp.TCPConnector(limit=0, keepalive_timeout=self._limits.engine_keepalive_s)
         )
@@ -61,11 +45,7 @@ class Upstream:
         await self._pooled.close()
         await self._fresh.close()
 
-    async def send(self, call: Call) -> aiohttp.ClientResponse:
-        """Send a request and wait for the response's headers; the caller closes the response.
-
-        Raises LegError: the engine's fault, or the upload's `cause` when it was the client's.
-        """
+    async def send(self, call: Call) -> "AiohttpAnswer":
         made = SimpleNamespace(fresh=False)
         try:
             return await self._attempt(self._pooled, self._engine, call, made)
@@ -77,26 +57,21 @@ class Upstream:
         await asyncio.sleep(0)  # lets the first attempt's writer leave the upload
         return await self._attempt(self._fresh, self._engine, call, made)
 
-    async def send_once(self, call: Call) -> aiohttp.ClientResponse:
-        """Like `send`, on a connection of its own and never repeated, for what must not be twice.
-
-        On a fresh connection an engine cannot have closed what it never read.
-        """
+    async def send_once(self, call: Call) -> "AiohttpAnswer":
         return await self._attempt(self._fresh, self._engine, call, SimpleNamespace())
 
-    async def send_to(self, target: Target, call: Call) -> aiohttp.ClientResponse:
-        """Like `send`, to another machine and never repeated."""
+    async def send_to(self, target: Target, call: Call) -> "AiohttpAnswer":
         return await self._attempt(self._pooled, target, call, SimpleNamespace())
 
     async def _attempt(
         self, session: aiohttp.ClientSession, to: Target, call: Call, made: SimpleNamespace
-    ) -> aiohttp.ClientResponse:
+    ) -> "AiohttpAnswer":
         upload = call.upload
         try:
-            return await session.request(
+            answer = await session.request(
                 call.method,
                 _url(to, call.target),
-                headers=call.fields,
+                headers=[(_text(name), _text(value)) for name, value in call.fields],
                 data=upload.pieces() if upload is not None else None,
                 allow_redirects=False,
                 trace_request_ctx=made,
@@ -111,6 +86,7 @@ class Upstream:
             raise LegError(ENGINE_GARBLED) from error
         except ValueError as error:  # a control character or a lone surrogate in a field
             raise LegError(BAD_HEADER) from error
+        return AiohttpAnswer(answer)
 
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
@@ -129,6 +105,10 @@ class Upstream:
         )
 
 
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
 def _url(to: Target, target: str) -> URL:
     """The target as it is on the wire: never normalised, never able to name another host."""
     path, _, query = target.partition("?")
@@ -145,20 +125,19 @@ async def _mark_fresh(
     context.trace_request_ctx.fresh = True
 
 
-class BodyGuard:
-    """Wakes whoever reads an answer's body when the connection under it is lost.
+class AiohttpAnswer:
+    """A `http.client.Answer`. Until it is closed it watches the connection under it.
 
     aiohttp closes the connection when the framing of a body breaks (a chunk size that is no
     number), but tells nobody who waits for that body: without this it would wait for ever.
     """
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self._content = answer.content
+        self._answer = answer
+        self.head = Head(answer.status, answer.reason or "", answer.raw_headers)
         connection = answer.connection
         protocol = None if connection is None else connection.protocol
         self._closed = None if protocol is None else protocol.closed
-
-    def __enter__(self) -> None:
         if self._closed is None:  # all of the body is here, or all that will ever come
             self._lost()
             return
@@ -167,40 +146,36 @@ class BodyGuard:
         self._closed.remove_done_callback(_read_error)
         self._closed.add_done_callback(_read_error)
 
-    def __exit__(self, *_: object) -> None:
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                piece = await self._answer.content.readany()
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise LegError(ENGINE_LOST) from error
+            if not piece:
+                return
+            yield piece
+
+    async def pump(self, take: Take) -> None:
+        async for piece in self.pieces():
+            wait = take(piece)
+            if wait is not None:
+                await wait
+
+    def close(self) -> None:
         if self._closed is not None:
             self._closed.remove_done_callback(self._lost)
+        self._answer.close()
 
     def _lost(self, _: object = None) -> None:
-        if not self._content.is_eof() and self._content.exception() is None:
-            self._content.set_exception(aiohttp.ClientPayloadError("the connection was lost"))
+        content = self._answer.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection was lost"))
 
 
 def _read_error(closed: asyncio.Future[None]) -> None:
     if not closed.cancelled():
         closed.exception()
-
-
-async def pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises LegError when it breaks off."""
-    while True:
-        try:
-            piece = await answer.content.readany()
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise LegError(ENGINE_LOST) from error
-        if not piece:
-            return
-        yield piece
-
-
-async def whole(answer: aiohttp.ClientResponse, most: int, begun: bytes = b"") -> bytes:
-    """The body to its end, after what was `begun`. Raises LegError, also beyond `most` bytes."""
-    body = bytearray(begun)
-    async for piece in pieces(answer):
-        body += piece
-        if len(body) > most:
-            raise LegError(ENGINE_GARBLED)
-    return bytes(body)
 
 
 def refuses(error: Exception) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from sidecar.http import refusals
 from sidecar.proxy import Limits
 
-from . import refusals
-from .reply import Incoming
+from .reply import Request
 
-_QUIET = logging.getLogger("sidecar.http.serving.http")
+_QUIET = logging.getLogger("sidecar.reference.serving.http")
 _QUIET.setLevel(logging.CRITICAL)  # a client's bad request gets an answer, not a stack trace
 
 LINGER_S = 2.0
@@ -31,7 +31,12 @@ class _Connection(web.RequestHandler):
         """The answer to what is no HTTP. The connection ends: who knows where a next one begins."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun, so that no other one can be given")
-        response = refusals.answer(refusals.UNREADABLE if status < 500 else refusals.BROKEN)
+        refused = refusals.UNREADABLE if status < 500 else refusals.BROKEN
+        response = web.Response(
+            status=refused.status,
+            body=refusals.body_of(refused),
+            headers={"content-type": "application/json"},
+        )
         response.force_close()
         return response
 
@@ -47,7 +52,7 @@ class Server(web.Server):
         loop = asyncio.get_running_loop()
         super().__init__(
             handle,
-            request_factory=lambda message, payload, protocol, writer, task: Incoming(
+            request_factory=lambda message, payload, protocol, writer, task: Request(
                 message, payload, protocol, writer, task, loop
             ),
             handler_cancellation=True,

@@ -1,0 +1,155 @@
+"""What the exchange needs of a connection to a client and of one to an engine.
+
+Two shells offer it: `sidecar.relay` on raw protocols, and `sidecar.reference` on aiohttp.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sidecar.transfer.targets import Target
+
+from .headers import Fields, RawHeaders
+from .incoming import Incoming
+from .upload import Content, Upload
+
+Wait = Awaitable[None] | None
+"""None when the writer may go on at once, else what it has to wait for."""
+Take = Callable[[bytes], Wait]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status line and fields of an engine's answer."""
+
+    status: int
+    reason: str
+    fields: RawHeaders
+    request_id: str | None = None
+    """Takes the place of the engine's `x-request-id`, if that answers with one."""
+
+    def value(self, name: str) -> str:
+        """The first value of a field, or an empty text."""
+        wanted = name.encode()
+        found = (value for key, value in self.fields if key.lower() == wanted)
+        return next(found, b"").decode("latin-1")
+
+    def under(self, request_id: str | None) -> "Head":
+        """The same, under the client's own id."""
+        return replace(self, request_id=request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer that is here completely."""
+
+    head: Head
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request as the engine gets it."""
+
+    method: str
+    target: str
+    """Path and query as they were on the wire; begins with `/`."""
+    fields: Fields
+    upload: Upload | Content | None
+
+
+class Client(Protocol):
+    """One request of a client, and the way to answer it.
+
+    Whoever serves it is cancelled when the client leaves. Writing raises ConnectionError once the
+    connection is gone.
+    """
+
+    @property
+    def incoming(self) -> Incoming: ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has got a byte of an answer."""
+
+    def proceed(self) -> Wait:
+        """Say `100 Continue`."""
+
+    async def readany(self) -> bytes:
+        """The next bytes of the body, empty at its end.
+
+        Raises TimeoutError when none came for `upload_idle_s`, OSError when it is broken.
+        """
+
+    def begin(self, status: int, reason: str, fields: Fields, length: int | None) -> Wait:
+        """Send the head of an answer. `length` is of the body, None when it is not known yet."""
+
+    def write(self, data: bytes) -> Wait:
+        """The next bytes of the answer's body."""
+
+    def end(self) -> Wait:
+        """The answer is complete."""
+
+    def own(self, status: int, body: bytes, *, close: bool = False) -> None:
+        """A whole answer of our own, in JSON; with `close` the last one of this connection."""
+
+    def cut(self) -> None:
+        """End the connection so that the client notices: unfinished framing, or a reset."""
+
+
+class Answer(Protocol):
+    """An engine's answer whose head is here. Whoever got it closes it."""
+
+    @property
+    def head(self) -> Head: ...
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises LegError when it breaks off."""
+
+    async def pump(self, take: Take) -> None:
+        """Give the rest of the body to `take` as it comes, no faster than `take` allows.
+
+        Raises LegError when it breaks off, and whatever `take` raises.
+        """
+
+    def close(self) -> None:
+        """Done with it. The connection is kept if all of it was read."""
+
+
+class Upstream(Protocol):
+    """Client of one engine and of other sidecars. Use as an async context manager."""
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent a second time."""
+
+    async def __aenter__(self) -> "Upstream": ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def send(self, call: Call) -> Answer:
+        """Send a request to the engine and wait for the head of its answer.
+
+        When a reused connection turns out dead before any byte of the answer, the request is sent
+        once more on a fresh one (fault D15), unless its body is no longer here. Raises LegError:
+        the engine's fault, or the upload's `cause` when it was the client's.
+        """
+
+    async def send_once(self, call: Call) -> Answer:
+        """Like `send`, on a connection of its own and never repeated, for what must not be twice.
+
+        On a fresh connection an engine cannot have closed what it never read.
+        """
+
+    async def send_to(self, target: Target, call: Call) -> Answer:
+        """Like `send`, to another machine and never repeated."""
+
+
+async def whole(answer: Answer, most: int, too_much: Exception, begun: bytes = b"") -> bytes:
+    """The body to its end, after what was `begun`. Raises `too_much` beyond `most` bytes."""
+    body = bytearray(begun)
+    async for piece in answer.pieces():
+        body += piece
+        if len(body) > most:
+            raise too_much
+    return bytes(body)

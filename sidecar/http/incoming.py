@@ -1,0 +1,50 @@
+"""A client's request as far as its head says, whoever read it."""
+
+from dataclasses import dataclass, field
+
+from sidecar.transfer.targets import Target
+
+from .headers import RawHeaders
+
+
+@dataclass(slots=True, kw_only=True)
+class Incoming:
+    """Request line and fields, and where they came in. Never changed once it is made."""
+
+    method: str
+    target: str
+    """Path and query as they were on the wire."""
+    fields: RawHeaders
+    http11: bool = True
+    """Whether the client speaks HTTP/1.1; otherwise it is 1.0."""
+    has_body: bool = False
+    length: int | None = None
+    """Bytes of the body as announced; None when chunked, or without a body."""
+    at: Target | None = None
+    """Address and port that the connection came in at: where this sidecar is a member."""
+    peer: str = ""
+    on_leg_port: bool = False
+    _by_name: dict[bytes, list[bytes]] | None = field(default=None, init=False)
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """All values of a field, in order. `name` in lower case."""
+        found = self._index().get(name.encode())
+        return () if found is None else tuple(value.decode("latin-1") for value in found)
+
+    def value(self, name: str) -> str | None:
+        """The first value of a field."""
+        found = self._index().get(name.encode())
+        return None if found is None else found[0].decode("latin-1")
+
+    def _index(self) -> dict[bytes, list[bytes]]:
+        index = self._by_name
+        if index is None:
+            index = self._by_name = {}
+            for name, value in self.fields:
+                index.setdefault(name.lower(), []).append(value)
+        return index

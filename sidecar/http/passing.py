@@ -1,0 +1,76 @@
+"""The body of an engine's answer as its client gets it: without what is not the client's. Pure.
+
+Bytes pass as they come and nothing is added. Taken out are the parameters of a handoff, and the
+usage of a stream that only we asked for. JSON whose length was announced is held until it is whole
+(up to `MAX_HELD`), because its length without the parameters must be announced as well.
+"""
+
+from sidecar.transfer.answers import Untouched, answer_filter
+
+from . import headers
+from .client import Head
+from .exchange import is_stream
+from .unasked import WithoutUsage
+
+MAX_HELD = 1 << 20
+"""Longest JSON answer whose length is announced anew; a longer one goes out without its length."""
+_BODILESS = {204, 304}
+
+
+class Passing:
+    """One answer. `feed` every piece, then `finish`."""
+
+    __slots__ = ("_content", "_passed", "_seen", "_usage", "held", "length")
+
+    def __init__(self, head: Head, *, bodiless: bool, hides_usage: bool, trusted: bool) -> None:
+        """`bodiless`: the request was HEAD. A `trusted` caller gets the parameters, too."""
+        kind, coding = head.value("content-type"), head.value("content-encoding")
+        self._content = None if trusted else answer_filter(kind, coding)
+        if isinstance(self._content, Untouched):
+            self._content = None
+        readable = coding.strip().lower() in {"", "identity"}
+        hides = hides_usage and readable and is_stream(kind)
+        self._usage = WithoutUsage() if hides else None
+        self._seen = self._passed = 0
+        self.length = headers.length_of(head.fields)
+        """As it is announced to the client; None when it cannot be known before the end."""
+        self.held: bytearray | None = None
+        """Where the body is kept until its length is known; None when it passes at once."""
+        if (self._content or self._usage) and self.length is not None and not bodiless:
+            if head.status in _BODILESS:
+                return
+            if self.length <= MAX_HELD:
+                self.held = bytearray()
+            else:
+                self.length = None
+
+    @property
+    def stripped(self) -> bool:
+        """Whether the answer held the parameters. Known at the end."""
+        return self._passed < self._seen
+
+    def feed(self, piece: bytes) -> bytes:
+        """The bytes to send after this piece; may be empty."""
+        if self._content is not None:
+            self._seen += len(piece)
+            piece = self._content.feed(piece)
+            self._passed += len(piece)
+        if self._usage is not None:
+            piece = self._usage.feed(piece)
+        if self.held is not None:
+            self.held += piece
+            return b""
+        return piece
+
+    def finish(self) -> bytes:
+        """The body is complete: what is still to be sent. Sets `length` where it was held."""
+        rest = b""
+        if self._content is not None:
+            rest = self._content.finish()
+            self._passed += len(rest)
+        if self._usage is not None:
+            rest = self._usage.feed(rest) + self._usage.finish()
+        if self.held is not None:
+            rest = bytes(self.held) + rest
+            self.length = len(rest)
+        return rest

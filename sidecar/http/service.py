@@ -1,0 +1,236 @@
+"""Serves requests: what is refused, what is handed over, what the local engine gets.
+
+Both bodies pass unchanged, but for `kv_transfer_params`, which only prefill legs may carry, and for
+the usage of streams (see `asking`). An answer that the engine broke off is never ended cleanly: the
+client's connection is cut, so that it cannot take a part for the whole.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from sidecar.proxy import Journal, Limits, Outcome, Readiness
+from sidecar.transfer.door import Caller, Door, Verdict
+from sidecar.transfer.legs import LEG_HEADER
+from sidecar.transfer.metrics import HandoffMetrics
+from sidecar.transfer.split import Splitter
+
+from . import headers, intake, refusals
+from .client import Call, Client, Upstream
+from .exchange import Exchange
+from .idle import Idle
+from .incoming import Incoming
+from .measuring import Measuring
+from .passage import Passage
+from .refusals import LegError, Refused
+from .upload import Content, Upload
+
+OUTCOMES = {
+    refusals.ENGINE_ABSENT: Outcome.ENGINE_GONE,
+    refusals.ENGINE_UNREACHED: Outcome.ENGINE_GONE,
+    refusals.ENGINE_LOST: Outcome.ENGINE_GONE,
+    refusals.ENGINE_SILENT: Outcome.ENGINE_GONE,
+    refusals.TOO_LONG: Outcome.ENGINE_GONE,
+    refusals.BAD_BODY: Outcome.CLIENT_GONE,
+    refusals.UPLOAD_STALLED: Outcome.CLIENT_GONE,
+}
+"""Every other refusal is an error answer."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """One for a sidecar. Its shells call `serve` for each request, in a task of its own."""
+
+    upstream: Upstream
+    door: Door
+    splitter: Splitter
+    metrics: HandoffMetrics
+    measuring: Measuring
+    journal: Journal
+    refusing: Readiness
+    limits: Limits
+    clock: Callable[[], float]
+    wall_s: Callable[[], float]
+    store: intake.Store = field(init=False)
+    running: set["asyncio.Task[None]"] = field(default_factory=set, init=False)
+    """The tasks of exchanges that have begun and not ended."""
+
+    def __post_init__(self) -> None:
+        self.store = intake.Store(self.limits)
+
+    async def serve(self, client: Client) -> None:
+        """Serve one request. Every path of an exchange ends in the journal, exactly once."""
+        incoming = client.incoming
+        if incoming.path == "/health" and incoming.method in {"GET", "HEAD"}:
+            self._health(client)
+            return
+        exchange = Exchange(incoming, self.clock())
+        task = asyncio.current_task()
+        assert task is not None
+        self.running.add(task)
+        try:
+            await self._exchange(client, exchange)
+        except ConnectionError:  # the client's connection broke while we wrote to it
+            exchange.outcome = Outcome.CLIENT_GONE
+            raise
+        except Exception:  # edge of the task: one request fails, the sidecar goes on
+            log.exception("a request failed inside the sidecar")
+            exchange.outcome = Outcome.ENGINE_ERROR
+            client.cut()
+        finally:
+            self.running.discard(task)
+            self.journal.ended(exchange.ended(self.clock()))
+
+    async def cut(self, within_s: float) -> None:
+        """End all that is in flight: what outlives its client, to free another engine's blocks."""
+        left = self.running - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=within_s)
+
+    def _health(self, client: Client) -> None:
+        reason = self.refusing()
+        body = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+        client.own(200 if reason is None else 503, msgspec.json.encode(body))
+
+    def _check(self, incoming: Incoming) -> None:
+        """Raise LegError for a request that must not reach the engine."""
+        expected = incoming.value("expect")
+        if incoming.method == "CONNECT":
+            raise LegError(refusals.NO_TUNNEL)
+        if headers.asks_for_upgrade(incoming.fields):
+            raise LegError(refusals.NO_UPGRADE)
+        if not incoming.target.startswith("/"):
+            raise LegError(refusals.BAD_TARGET)
+        if expected is not None and expected.lower() != "100-continue":
+            raise LegError(refusals.BAD_EXPECT)
+        if incoming.length is not None and incoming.length > self.limits.max_body_bytes:
+            raise LegError(refusals.TOO_LARGE)
+        if len(self.running) > self.limits.max_in_flight:
+            raise LegError(refusals.TOO_MANY)
+
+    async def _exchange(self, client: Client, exchange: Exchange) -> None:
+        incoming = client.incoming
+        passage = Passage(
+            client, exchange, self.journal, self.clock, lambda: self._stripped("answer")
+        )
+        try:
+            self._check(incoming)
+            is_leg = self._judge(incoming)
+            await self._continue_if_asked(client)
+            if not is_leg and intake.is_form(incoming.values("content-type")):
+                await self._relay(client, passage, None, trusted=False)
+                return
+            with self.store.share() as held:
+                body = await intake.whole(client, self.limits, held)
+                if is_leg:
+                    self._admit(body)
+                else:
+                    body = await self._clean(incoming, body)
+                    body = await self.measuring.begin(incoming, exchange, body)
+                    if await self.splitter.serve(incoming, exchange, passage, body):
+                        return
+                await self._relay(client, passage, body, trusted=is_leg)
+        except LegError as error:
+            self._failed(passage, error.refused)
+
+    async def _continue_if_asked(self, client: Client) -> None:
+        """Meet `Expect: 100-continue` ourselves: an engine that ignores it must not stall it."""
+        incoming = client.incoming
+        if incoming.http11 and incoming.has_body and incoming.value("expect") is not None:
+            wait = client.proceed()
+            if wait is not None:
+                await wait
+
+    # --- legs, and what only they may carry
+
+    def _judge(self, incoming: Incoming) -> bool:
+        """Whether this is a genuine leg. Raises LegError for one that only claims it."""
+        verdict = self._verdict(incoming)
+        if verdict.refused is not None:
+            self.metrics.legs_refused.labels(verdict.refused).inc()
+            raise LegError(refusals.refused_leg(verdict.refused))
+        return verdict.is_leg
+
+    def _verdict(self, incoming: Incoming) -> Verdict:
+        claims = incoming.values(LEG_HEADER)
+        if not claims and not incoming.on_leg_port:
+            return Verdict()
+        caller = Caller(
+            method=incoming.method,
+            path=incoming.target,
+            claims=claims,
+            request_ids=incoming.values("x-request-id"),
+            at=incoming.at,
+            peer=incoming.peer,
+            on_leg_port=incoming.on_leg_port,
+        )
+        return self.door.judge(caller, self.wall_s())
+
+    def _admit(self, body: bytes) -> None:
+        error = self.door.body_error(body)
+        if error is not None:
+            self.metrics.legs_refused.labels(error).inc()
+            raise LegError(refusals.refused_leg(error))
+        self.metrics.legs_served.inc()
+
+    async def _clean(self, incoming: Incoming, body: bytes) -> bytes:
+        coding = incoming.value("content-encoding") or ""
+        cleaned = await intake.without_params(body, coding, self.limits)
+        if cleaned is not body:
+            self._stripped("request")
+        return cleaned
+
+    def _stripped(self, direction: str) -> None:
+        self.metrics.stripped.labels(direction).inc()
+
+    # --- the plain way
+
+    async def _relay(
+        self, client: Client, passage: Passage, body: bytes | None, *, trusted: bool
+    ) -> None:
+        """Let the local engine serve it. Without `body`, the request's own passes as it comes."""
+        idle = Idle(self.limits.idle_timeout_s, self.limits.total_timeout_s)
+        try:
+            with idle:
+                answer = await self.upstream.send(self._call(client, body, idle.touch))
+                try:
+                    head = answer.head
+                    if head.status < 200 or not headers.is_fit(head.fields):
+                        raise LegError(refusals.ENGINE_GARBLED)
+                    await passage.run(head, answer, progress=idle.touch, trusted=trusted)
+                finally:
+                    answer.close()
+        except TimeoutError as error:
+            late = refusals.TOO_LONG if idle.too_long else refusals.ENGINE_SILENT
+            raise LegError(late) from error
+
+    def _call(self, client: Client, body: bytes | None, progress: Callable[[], None]) -> Call:
+        incoming = client.incoming
+        fields = headers.for_engine(incoming.fields)
+        upload: Upload | Content | None = None
+        if incoming.has_body:
+            if body is None:
+                upload = Upload(client, self.limits, progress)
+            else:
+                upload = Content(body)
+                fields = headers.with_length(fields, len(body))
+        return Call(incoming.method, incoming.target, fields, upload)
+
+    def _failed(self, passage: Passage, refused: Refused) -> None:
+        """The exchange cannot go on: an answer of our own if there is none yet, else a cut."""
+        if refused is refusals.ENGINE_ABSENT:
+            self.journal.engine_refused()
+        elif refused in (refusals.ENGINE_UNREACHED, refusals.ENGINE_LOST):
+            self.journal.engine_suspect()
+        outcome = OUTCOMES.get(refused, Outcome.ENGINE_ERROR)
+        if passage.begun:
+            passage.cut(outcome)
+        else:
+            passage.refuse(refused, outcome)

@@ -1,0 +1,1 @@
+"""The relay on aiohttp: what `sidecar.relay` is measured and tested against."""

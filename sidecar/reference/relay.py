@@ -1,0 +1,73 @@
+"""The shell on aiohttp: its server towards clients, `upstream` towards engines."""
+
+from aiohttp import web
+
+from sidecar.http.service import Service
+from sidecar.proxy import Listen
+
+from .reply import AiohttpClient
+from .serving import Server
+
+CLOSE_S = 2.0
+"""How long handlers whose client has left may take to end once they are cut."""
+
+
+class AiohttpRelay:
+    """A `proxy.Relay`. Give it to one event loop; `start` it once."""
+
+    def __init__(self, *, listen: Listen, service: Service) -> None:
+        self._listen = listen
+        self._service = service
+        self._runners: list[web.ServerRunner] = []
+        self.leg_port: int | None = None
+        """Where legs are taken besides; known once it runs."""
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._service.running)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._service.store.held_bytes
+
+    @property
+    def repeats(self) -> int:
+        return self._service.upstream.repeats
+
+    @property
+    def connections(self) -> int:
+        servers = (runner.server for runner in self._runners)
+        return sum(len(server.connections) for server in servers if server is not None)
+
+    async def start(self) -> int:
+        await self._service.upstream.__aenter__()
+        try:
+            port = await self._serve_on(self._listen.port, on_leg_port=False)
+            if self._listen.leg_port is not None:
+                self.leg_port = await self._serve_on(self._listen.leg_port, on_leg_port=True)
+        except OSError:
+            await self.close()
+            raise
+        return port
+
+    async def _serve_on(self, port: int, *, on_leg_port: bool) -> int:
+        server = Server(
+            lambda request: self._handle(request, on_leg_port=on_leg_port), self._service.limits
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=0.5)
+        self._runners.append(runner)
+        await runner.setup()
+        listen = self._listen
+        await web.TCPSite(runner, listen.host, port, backlog=1024, ssl_context=listen.tls).start()
+        return int(runner.addresses[0][1])
+
+    async def close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+        await self._service.cut(CLOSE_S)
+        await self._service.upstream.__aexit__()
+
+    async def _handle(self, request: web.BaseRequest, *, on_leg_port: bool) -> web.StreamResponse:
+        client = AiohttpClient(request, self._service.limits, on_leg_port=on_leg_port)
+        await self._service.serve(client)
+        return client.response
