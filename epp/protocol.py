@@ -61,6 +61,10 @@ PREFILLER = "x-prefiller-host-port"
 """Request header, picker to sidecar: who may compute the prompt, `ip:port`, best first, comma
 separated. Set where the request is split, and only there."""
 
+ENCODERS = "x-encoder-hosts-ports"
+"""Request header, picker to sidecar: who computes images, audio and video, `ip:port`, comma
+separated; the sidecar gives each its turn. Set where others compute them, and only there."""
+
 DATA_PARALLEL = "x-data-parallel-host-port"
 """Request header, picker to sidecar: which engine of a pod was chosen, `ip:port`. Set where the
 request goes to the pod's primary port."""
@@ -77,7 +81,7 @@ ROUTING_HEADERS = (
     DESTINATION_SERVED,
     SUBSET_HINT,
     PREFILLER,
-    "x-encoder-hosts-ports",
+    ENCODERS,
     DATA_PARALLEL,
     "x-data-parallel-rank",
     "x-kv-cache-source-host-port",

@@ -42,6 +42,7 @@ from .types import (
     ScoreRow,
     Source,
     Speeds,
+    Stage,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ __all__ = [
     "SessionReader",
     "Source",
     "Speeds",
+    "Stage",
     "TokenSource",
     "Watcher",
     "attribute",

@@ -24,7 +24,7 @@ import numpy as np
 from .candidates import COLUMNS, Candidates
 from .plugins import Course, Marker, NoCourse, Watcher
 from .samples import endpoint, endpoints, request
-from .types import Decision, Endpoint, Load, Match, Request, Rung
+from .types import Decision, Endpoint, Load, Match, Request, Rung, Stage
 
 CASES = 100
 """Requests that a check makes."""
@@ -229,10 +229,10 @@ def _check_work(method: Callable[..., Any]) -> None:
 def _check_course(course: Any, profiles: Sequence[str], deciders: Sequence[str]) -> None:
     _say(isinstance(course, Course), f"not a course: {course!r}")
     _say(course.destination in profiles, f"there is no profile {course.destination!r}")
-    if course.prefill:
-        _say(course.prefill in profiles, f"there is no profile {course.prefill!r}")
-    if course.prefill_decider:
-        _say(course.prefill_decider in deciders, f"there is no decider {course.prefill_decider!r}")
+    for profile in filter(None, (course.prefill, course.encode)):
+        _say(profile in profiles, f"there is no profile {profile!r}")
+    for decider in filter(None, (course.prefill_decider, course.encode_decider)):
+        _say(decider in deciders, f"there is no decider {decider!r}")
 
 
 def _totals(draws: Random, size: int) -> list[float]:
@@ -250,7 +250,8 @@ def _decision(asked: Request, pool: Candidates) -> Decision:
         chosen=tuple(pool[:2]),
         rung=Rung.PREDICTED,
         reasons=(),
-        prefill=tuple(pool[2:3]),
+        prefilling=Stage(chosen=tuple(pool[2:3])),
+        encoding=Stage(chosen=tuple(pool[3:5])),
     )
 
 

@@ -99,6 +99,10 @@ class Course:
     """Chooses who computes the prompt in its place; empty: nobody."""
     prefill_decider: str = ""
     """Says whether it should; empty: always where `prefill` is set."""
+    encode: str = ""
+    """Chooses who computes images, audio and video in its place; empty: nobody."""
+    encode_decider: str = ""
+    """Likewise of `encode`."""
     primary_port: int = 0
     """Port of the destination's pod that takes requests for all its engines, which learns the
     chosen one from the header `x-data-parallel-host-port`; 0: each engine has a port of its own."""

@@ -172,7 +172,10 @@ class SessionKeeper:
     def _picked(self, decision: Decision) -> EndpointId | None:
         if self._profile in ("", decision.profile):
             return decision.chosen[0].id
-        return decision.prefill[0].id if decision.prefill else None
+        for stage in (decision.prefilling, decision.encoding):
+            if stage.chosen and stage.profile == self._profile:
+                return stage.chosen[0].id
+        return None
 
     def _session(self, request: Request) -> str:
         for source in self._sources:

@@ -284,6 +284,26 @@ class ScoreRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of a request that others may do in place of the first chosen: who, or why nobody."""
+
+    why: str = "never"
+    """`split` where others do it, else why not: a stable word."""
+    chosen: tuple[Endpoint, ...] = ()
+    """Who does it, best first; empty where nobody else does."""
+    decider: str = ""
+    """Who says `split` or not where no rule does; empty: nobody."""
+    profile: str = ""
+    table: Sequence[ScoreRow] = ()
+    """Also of those who would have done it, where a decider compared them and said no."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """As `Decision.excluded`, among those that the gateway allows; `destination` is who would hand
+    over."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Where a request goes and why. The only source of metrics, logs and `/debug/decisions`."""
 
@@ -306,16 +326,20 @@ class Decision:
     """Name of the profile handler that chose the profiles."""
     profile: str = "default"
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
-    prefill: tuple[Endpoint, ...] = ()
-    """Who may compute the prompt in place of the first chosen, best first; empty: nobody else."""
-    split: str = "never"
-    """Why the prompt is computed elsewhere (`split`) or not: a stable word."""
-    prefill_decider: str = ""
-    """Who says `split` or not where no rule does; empty: nobody."""
-    prefill_profile: str = ""
-    prefill_table: Sequence[ScoreRow] = ()
-    """Also of those who would have computed it, where a decider compared them and said no."""
-    prefill_excluded: tuple[tuple[str, str], ...] = ()
-    """Likewise, among those that the gateway allows; `destination` is who would hand over."""
-    prefill_left_out: Mapping[str, int] = field(default_factory=dict[str, int])
-    prefill_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    prefilling: Stage = Stage()
+    """Who may compute the prompt, each of them all of it."""
+    encoding: Stage = Stage()
+    """Who computes the images, audio and video, in turns."""
+
+    @property
+    def prefill(self) -> tuple[Endpoint, ...]:
+        return self.prefilling.chosen
+
+    @property
+    def encode(self) -> tuple[Endpoint, ...]:
+        return self.encoding.chosen
+
+    @property
+    def split(self) -> str:
+        """Why the prompt is computed elsewhere (`split`) or not."""
+        return self.prefilling.why

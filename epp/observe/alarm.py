@@ -1,4 +1,4 @@
-"""A line in the log when a pool with roles has nobody to prefill (fault D07).
+"""A line in the log when a pool with roles has nobody to prefill, or to encode (fault D07).
 
 Requests go on, computed whole by their destination, so nothing but a counter would tell: a missing
 label or a prefill deployment that is not ready would stay unseen for days. Pools without roles say
@@ -6,6 +6,7 @@ nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,8 +15,6 @@ from epp.framework import Decision, Request
 
 QUIET_S = 60.0
 """At most one line in this time; it counts the requests since the one before."""
-
-_NOBODY = "no-prefill-pods"
 
 log = structlog.get_logger(__name__)
 
@@ -26,24 +25,30 @@ class SplitAlarm:
     def __init__(self, *, has_roles: Callable[[], bool], clock: Callable[[], float]) -> None:
         self._has_roles = has_roles
         self._clock = clock
-        self._next = float("-inf")
-        self._requests = 0
+        self._missing = {
+            "no-prefill-pods": _Missing("nobody to prefill: no ready endpoint has a role for it"),
+            "no-encode-pods": _Missing("nobody to encode: no ready endpoint has a role for it"),
+        }
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
-        if decision.split != _NOBODY:
-            return
-        self._requests += 1
+        for word in (decision.split, decision.encoding.why):
+            missing = self._missing.get(word)
+            if missing is not None:
+                self._count(missing)
+
+    def _count(self, missing: "_Missing") -> None:
+        missing.requests += 1
         now = self._clock()
-        if now < self._next:
+        if now < missing.next_at:
             return
-        self._next = now + QUIET_S
+        missing.next_at = now + QUIET_S
         if self._has_roles():
             log.warning(
-                "nobody to prefill: no ready endpoint has a role for it",
-                requests=self._requests,
+                missing.told,
+                requests=missing.requests,
                 do="look at the roles and the readiness of /debug/endpoints",
             )
-        self._requests = 0
+        missing.requests = 0
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing was decided."""
@@ -59,3 +64,12 @@ class SplitAlarm:
 
     def shadowed(self, request: Request, *, agreed: bool | None) -> None:
         """Not part of a decision, either."""
+
+
+@dataclass(slots=True)
+class _Missing:
+    """What to tell of who is not there, and for how many requests since the last line."""
+
+    told: str
+    next_at: float = float("-inf")
+    requests: int = 0

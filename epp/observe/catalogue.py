@@ -158,8 +158,9 @@ FAMILIES = (
         "llm_d_epp_disagg_decision_total",
         _C,
         ("plugin_name", "plugin_type", "model_name", "decision_type"),
-        "Decisions by who computes the prompt: decode-only (the destination), prefill-decode "
-        "(another endpoint).",
+        "Decisions by who computes the prompt and its media: decode-only (the destination), "
+        "prefill-decode (another endpoint the prompt), encode-decode (others the media), "
+        "encode-prefill-decode (both).",
     ),
     Family("llm_d_epp_info", _G, ("version",), "Always 1; the version is the label."),
     Family(
@@ -176,6 +177,14 @@ FAMILIES = (
         "Decisions by why the prompt is computed elsewhere (split) or not: below-threshold, "
         "cached, no-prefill-pods, no-sidecar, not-splittable, tokens-estimated, load-only, mode, "
         "never, failed, or another word of a decider.",
+    ),
+    Family(
+        "epp_encode_decisions_total",
+        _C,
+        ("reason",),
+        "Decisions by why images, audio and video are computed elsewhere (split) or not: "
+        "no-media, no-encode-pods, no-sidecar, mode, failed, or another word of a decider; only "
+        "with an encode decider.",
     ),
     Family("epp_refusals_total", _C, ("reason",), "Requests answered by the picker itself."),
     Family(

@@ -11,7 +11,7 @@ from typing import Any
 
 from epp import protocol
 from epp.errors import Refusal
-from epp.framework import Decision, Endpoint, Match, Request, ScoreRow
+from epp.framework import Decision, Endpoint, Match, Request, ScoreRow, Stage
 
 MAX_DECISIONS = 1000
 MAX_TEXT = 200
@@ -129,15 +129,20 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "excluded": _excluded(decision.excluded),
         "left_out": dict(decision.left_out),
         "split": decision.split,
-        "prefill": {
-            "candidates": _named(decision.prefill),
-            "profile": decision.prefill_profile,
-            "decider": decision.prefill_decider,
-            "weights": dict(decision.prefill_weights),
-            "table": [_row(row, decision.prefill_weights) for row in decision.prefill_table],
-            "excluded": _excluded(decision.prefill_excluded),
-            "left_out": dict(decision.prefill_left_out),
-        },
+        "prefill": _stage(decision.prefilling),
+        "encode": {"why": decision.encoding.why, **_stage(decision.encoding)},
+    }
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    return {
+        "candidates": _named(stage.chosen),
+        "profile": stage.profile,
+        "decider": stage.decider,
+        "weights": dict(stage.weights),
+        "table": [_row(row, stage.weights) for row in stage.table],
+        "excluded": _excluded(stage.excluded),
+        "left_out": dict(stage.left_out),
     }
 
 

@@ -25,6 +25,7 @@ def text(entry: Mapping[str, Any], now: float) -> str:
         *_left_out(entry["excluded"], entry["left_out"]),
         "",
         *_prefill(entry["split"], entry["whole"], entry["prefill"]),
+        *_encode(entry["encode"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -125,13 +126,24 @@ def _left_out(named: Sequence[Mapping[str, str]], counts: Mapping[str, int]) -> 
 
 def _prefill(split: str, whole: str, half: Mapping[str, Any]) -> list[str]:
     reason = f"{split} ({whole})" if split == "not-splittable" else split
+    return _stage("prefill", reason, half, taken=1)
+
+
+def _encode(half: Mapping[str, Any]) -> list[str]:
+    """Nothing, where the configuration has no such stage."""
+    taken = len(half["candidates"])
+    return ["", *_stage("encode", half["why"], half, taken=taken)] if half["profile"] else []
+
+
+def _stage(name: str, reason: str, half: Mapping[str, Any], *, taken: int) -> list[str]:
+    """`taken`: how many of the candidates do it; the others stand in for them."""
     by = f"; decider {half['decider']}" if half["decider"] else ""
-    lines = [printable(f"{'prefill':<13} {reason}{by}")]
+    lines = [printable(f"{name:<13} {reason}{by}")]
     if half["candidates"]:
         names = ", ".join(_name(one) for one in half["candidates"])
         lines.append(printable(f"{'computed at':<13} {names}; profile {half['profile']}"))
     if half["table"]:
-        lines += ["", *_table(half["table"], half["weights"], half["candidates"][:1])]
+        lines += ["", *_table(half["table"], half["weights"], half["candidates"][:taken])]
     return lines + _left_out(half["excluded"], half["left_out"])
 
 

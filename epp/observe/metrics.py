@@ -98,6 +98,13 @@ class Sources:
 
 
 _DISAGG = "disagg-profile-handler"
+_PARTS = {
+    (False, False): "decode-only",
+    (False, True): "prefill-decode",
+    (True, False): "encode-decode",
+    (True, True): "encode-prefill-decode",
+}
+"""By whether others encode, and whether another one prefills."""
 """plugin_name and plugin_type of the reference's part that decides the same."""
 
 Sample = tuple[tuple[str, ...], float]
@@ -120,6 +127,7 @@ class Metrics(Collector):
         self._errors = _counter("llm_d_epp_request_error_total", self.registry)
         self._decisions = _counter("epp_decisions_total", self.registry)
         self._splits = _counter("epp_split_decisions_total", self.registry)
+        self._encodes = _counter("epp_encode_decisions_total", self.registry)
         self._disagg = _counter("llm_d_epp_disagg_decision_total", self.registry)
         self._refusals = _counter("epp_refusals_total", self.registry)
         self._failures = _counter("epp_step_failures_total", self.registry)
@@ -151,7 +159,9 @@ class Metrics(Collector):
         self._child(self._requests, *labels).inc()
         self._child(self._decisions, decision.rung.name.lower(), why).inc()
         self._child(self._splits, self._word(decision.split)).inc()
-        parts = "prefill-decode" if decision.prefill else "decode-only"
+        if decision.encoding.profile:
+            self._child(self._encodes, self._word(decision.encoding.why)).inc()
+        parts = _PARTS[bool(decision.encode), bool(decision.prefill)]
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
         if request.rewritten_by:
             self._child(self._rewrites, request.rewritten_by, model, target).inc()

@@ -4,9 +4,9 @@ By prefix where the request can be scored, else by load, and where even that fai
 endpoint serves. Nothing is booked here, so that one may also ask what would happen.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -20,7 +20,7 @@ from epp.framework import (
     NoCourse,
     Request,
     Rung,
-    ScoreRow,
+    Stage,
     sample,
 )
 
@@ -156,8 +156,8 @@ class Choice:
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
         reasons = (*chosen.reasons, f"tokens {asked.told}")
-        half = self._other_half(request, chosen.chosen, eligible, asked)
-        return _decision(asked, profile, chosen, half, rung=rung, reasons=reasons)
+        parts = self._parts(request, chosen.chosen, eligible, asked)
+        return _decision(asked, profile, chosen, parts, rung=rung, reasons=reasons)
 
     def _by_load(self, asked: Asked) -> Decision:
         request = replace(asked.request, scored=False)
@@ -166,8 +166,8 @@ class Choice:
         profile = profile.without("prefix-match", "load-only")
         chosen = self._rated(request, eligible, profile)
         reasons = (f"load only: {asked.told}", *chosen.reasons)
-        half = self._other_half(request, chosen.chosen, eligible, asked)
-        return _decision(asked, profile, chosen, half, rung=Rung.LOAD_ONLY, reasons=reasons)
+        parts = self._parts(request, chosen.chosen, eligible, asked)
+        return _decision(asked, profile, chosen, parts, rung=Rung.LOAD_ONLY, reasons=reasons)
 
     def _any(self, asked: Asked) -> Decision:
         """Any endpoint that may answer is as good as another."""
@@ -175,90 +175,87 @@ class Choice:
         decoders = filters.decoders(eligible)
         rows = sample(range(len(decoders)), self._count, self._chance)
         chosen = tuple(decoders[row] for row in rows)
-        half = self._other_half(asked.request, chosen, eligible, asked)
+        parts = self._parts(asked.request, chosen, eligible, asked)
         excluded, left_out = _excluded(decoders)
         return Decision(
             request_id=asked.request.id,
             chosen=chosen,
             rung=Rung.ANY_READY,
-            reasons=(f"any of {len(decoders)} ready", asked.told, *half.reasons),
+            reasons=(f"any of {len(decoders)} ready", asked.told, *parts.reasons),
             plan=asked.built.plan.source,
             handler=asked.built.handler.name,
             profile="random",
             excluded=excluded,
             left_out=left_out,
-            **half.fields,
+            prefilling=parts.prefilling,
+            encoding=parts.encoding,
         )
 
     def _rated(self, request: Request, eligible: Candidates, profile: BuiltProfile) -> Selection:
         decoders = filters.decoders(eligible)
         return schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
 
-    def _other_half(
+    def _parts(
         self, request: Request, chosen: tuple[Endpoint, ...], eligible: Candidates, asked: Asked
-    ) -> "_Half":
-        """Who computes the prompt for the `chosen`, or why nobody: a failure costs the split."""
-        part = self.attempt(
-            "split",
-            lambda: split.prefill(
-                request,
-                chosen,
-                eligible,
-                built=asked.built,
-                course=asked.course,
-                chance=self._chance,
-                ballot=self._ballot,
-                normal=asked.mode is Mode.NORMAL,
-            ),
+    ) -> "_Parts":
+        """Who does parts of the work for the `chosen`, or why nobody."""
+        wish = split.Wish(
+            request=request,
+            destinations=chosen,
+            eligible=eligible,
+            built=asked.built,
+            course=asked.course,
+            chance=self._chance,
+            ballot=self._ballot,
+            normal=asked.mode is Mode.NORMAL,
         )
-        if part is None:
-            return _Half({"split": split.Why.FAILED})
-        excluded, left_out = _excluded(part.left, since=eligible)
-        fields: _Fields = {
-            "split": part.why,
-            "prefill_decider": asked.course.prefill_decider,
-            "prefill_profile": asked.course.prefill,
-            "prefill_excluded": excluded,
-            "prefill_left_out": left_out,
-        }
-        if part.selection is None:
-            return _Half(fields)
-        fields["prefill"] = part.selection.chosen if part.why == split.Why.SPLIT else ()
-        fields["prefill_table"] = part.selection.table
-        fields["prefill_weights"] = part.selection.weights
-        return _Half(fields, part.reasons)
+        course = asked.course
+        prefilling = self.attempt("split", lambda: split.prefill(wish)) or _FAILED
+        encoding = self.attempt("encode", lambda: split.encode(wish)) or _FAILED
+        return _Parts(
+            prefilling=_stage(prefilling, course.prefill, course.prefill_decider, eligible),
+            encoding=_stage(encoding, course.encode, course.encode_decider, eligible),
+            reasons=(*prefilling.reasons, *encoding.reasons),
+        )
 
     def _ready(self, asked: Asked) -> Candidates:
         return filters.eligible(self._pool.ready(self._clock()), asked.arrival.subset)
 
 
-class _Fields(TypedDict, total=False):
-    """Those of a `Decision` about its other half."""
-
-    split: str
-    prefill: tuple[Endpoint, ...]
-    prefill_table: Sequence[ScoreRow]
-    prefill_weights: Mapping[str, float]
-    prefill_decider: str
-    prefill_profile: str
-    prefill_excluded: tuple[tuple[str, str], ...]
-    prefill_left_out: Mapping[str, int]
+_FAILED = split.Part(why=split.Why.FAILED)
+"""A failure of ours costs the split, and not the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Half:
-    fields: _Fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What others than the destination do."""
+
+    prefilling: Stage
+    encoding: Stage
     reasons: tuple[str, ...] = ()
+
+
+def _stage(part: split.Part, profile: str, decider: str, eligible: Candidates) -> Stage:
+    excluded, left_out = _excluded(part.left, since=eligible)
+    found = part.selection
+    return Stage(
+        why=part.why,
+        chosen=found.chosen if found is not None and part.why == split.Why.SPLIT else (),
+        decider=decider,
+        profile=profile,
+        table=() if found is None else found.table,
+        weights={} if found is None else found.weights,
+        excluded=excluded,
+        left_out=left_out,
+    )
 
 
 def _known(course: Course, built: Built) -> bool:
     """Whether all that it names is there."""
-    profiles, decider = built.profiles, course.prefill_decider
-    return (
-        course.destination in profiles
-        and (not course.prefill or course.prefill in profiles)
-        and (not decider or decider in built.deciders)
-    )
+    profiles = {course.destination, course.prefill or course.destination}
+    profiles.add(course.encode or course.destination)
+    deciders = {course.prefill_decider, course.encode_decider} - {""}
+    return profiles <= built.profiles.keys() and deciders <= built.deciders.keys()
 
 
 def _excluded(
@@ -276,7 +273,7 @@ def _decision(
     asked: Asked,
     profile: BuiltProfile,
     chosen: Selection,
-    half: _Half,
+    parts: _Parts,
     *,
     rung: Rung,
     reasons: tuple[str, ...],
@@ -286,7 +283,7 @@ def _decision(
         request_id=asked.request.id,
         chosen=chosen.chosen,
         rung=rung,
-        reasons=(*reasons, *half.reasons),
+        reasons=(*reasons, *parts.reasons),
         table=chosen.table,
         excluded=excluded,
         left_out=left_out,
@@ -294,5 +291,6 @@ def _decision(
         handler=asked.built.handler.name,
         profile=profile.name,
         weights=chosen.weights,
-        **half.fields,
+        prefilling=parts.prefilling,
+        encoding=parts.encoding,
     )

@@ -313,7 +313,10 @@ def _headers(made: Made) -> tuple[tuple[str, str], ...]:
     ]
     if made.primary_port:
         headers.append((protocol.DATA_PARALLEL, decision.chosen[0].address))
-    if decision.prefill:
-        candidates = ",".join(endpoint.address for endpoint in decision.prefill)
-        headers.append((protocol.PREFILLER, candidates))
+    for name, others in (
+        (protocol.PREFILLER, decision.prefill),
+        (protocol.ENCODERS, decision.encode),
+    ):
+        if others:
+            headers.append((name, ",".join(endpoint.address for endpoint in others)))
     return tuple(headers)

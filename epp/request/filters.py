@@ -39,6 +39,11 @@ def others(found: Candidates, without: Collection[str]) -> Candidates:
     return found.keep([address not in without for address in found.addresses], "destination")
 
 
+def encoders(found: Candidates) -> Candidates:
+    """Those that may compute media for somebody else, in their order."""
+    return found.keep(found.column("serves_encode") > 0.0, "role")
+
+
 def prefillers(found: Candidates) -> Candidates:
     """Those that may compute a prompt for somebody else, in their order."""
     return found.keep(found.column("serves_prefill") > 0.0, "role")

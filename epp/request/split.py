@@ -1,8 +1,9 @@
-"""Whether a prompt is computed by another endpoint than the one that answers, and by whom. Pure.
+"""Whether others than the endpoint that answers do a part of its work, and who. Pure.
 
-The destination is chosen first, as for any request. A decider says whether the rest is worth a
-handoff; a profile of its own rates who could compute it. Where nobody can, the destination computes
-all of it and the reason says so (fault D07).
+The destination is chosen first, as for any request. Of its prompt another endpoint may compute all
+(*prefill*), and of its images, audio and video others may compute the embeddings (*encode*). For
+each of the two a decider says whether that is worth a handoff; a profile of its own rates who could
+do it. Where nobody can, the destination does it itself and the reason says so (fault D07).
 """
 
 import re
@@ -22,7 +23,8 @@ _WORD = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 class Why(StrEnum):
-    """The reason in a decision and in `epp_split_decisions_total`, beside the words of deciders."""
+    """The reason in a decision, in `epp_split_decisions_total` and in
+    `epp_encode_decisions_total`, beside the words of deciders."""
 
     SPLIT = "split"
     NEVER = "never"
@@ -31,18 +33,22 @@ class Why(StrEnum):
     """A break-glass mode is on."""
     NOT_SPLITTABLE = "not-splittable"
     """One engine must compute all of it; `Request.whole` says why."""
+    NO_MEDIA = "no-media"
+    """There is nothing to encode."""
     NO_SIDECAR = "no-sidecar"
     """Nobody stands before the destination's engine who could hand over."""
     NO_PREFILL_PODS = "no-prefill-pods"
     """None is ready, or none that the gateway allows for this request, or none that is left by the
     filters of its profile."""
+    NO_ENCODE_PODS = "no-encode-pods"
+    """Likewise."""
     FAILED = "failed"
-    """The decider failed, or rating the prefill candidates did."""
+    """The decider failed, or rating the candidates did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Who computes the prompt in the destination's place, or why nobody does."""
+    """Who does a part in the destination's place, or why nobody does."""
 
     why: str
     selection: Selection | None = None
@@ -52,85 +58,114 @@ class Part:
     reasons: tuple[str, ...] = field(default=())
 
 
-def prefill(
-    request: Request,
-    destinations: tuple[Endpoint, ...],
-    eligible: Candidates,
-    *,
-    built: Built,
-    course: Course,
-    chance: Chance,
-    ballot: Ballot,
-    normal: bool,
-) -> Part:
-    """Choose who prefills for the first of `destinations`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One request whose destinations are known, with all that its parts depend on."""
 
-    `eligible`: the ready endpoints that the gateway allows, whatever their role. `normal`: no
-    break-glass mode is on.
-    """
-    destination = destinations[0]
-    why = _verdict(request, destination, built, course, ballot, normal=normal)
+    request: Request
+    destinations: tuple[Endpoint, ...]
+    """The first of them is who would hand over."""
+    eligible: Candidates
+    """The ready endpoints that the gateway allows, whatever their role."""
+    built: Built
+    course: Course
+    chance: Chance
+    ballot: Ballot
+    normal: bool
+    """No break-glass mode is on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What differs between the two parts."""
+
+    profile: str
+    decider: str
+    hindrance: Why | None
+    """Why this request has no such part."""
+    able: Callable[[Candidates], Candidates]
+    """Who may do it, for a profile without filters."""
+    nobody: Why
+
+
+def prefill(wish: Wish) -> Part:
+    """Choose who prefills for the first destination."""
+    request, course = wish.request, wish.course
+    stage = _Stage(
+        profile=course.prefill,
+        decider=course.prefill_decider,
+        hindrance=Why.NOT_SPLITTABLE if request.whole else None,
+        able=filters.prefillers,
+        nobody=Why.NO_PREFILL_PODS,
+    )
+    lacks = wish.destinations[0].match.missing(request.prompt_tokens)
+    return _part(wish, stage, f"split: {lacks:.0f} uncached tokens; prefill")
+
+
+def encode(wish: Wish) -> Part:
+    """Choose who encodes media for the first destination."""
+    request, course = wish.request, wish.course
+    stage = _Stage(
+        profile=course.encode,
+        decider=course.encode_decider,
+        hindrance=None if request.media_tokens else Why.NO_MEDIA,
+        able=filters.encoders,
+        nobody=Why.NO_ENCODE_PODS,
+    )
+    return _part(wish, stage, f"media of {request.media_tokens} tokens elsewhere; encode")
+
+
+def _part(wish: Wish, stage: _Stage, told: str) -> Part:
+    why = _verdict(wish, stage)
     if why != Why.SPLIT:
         return Part(why=why)
-    profile = built.profiles[course.prefill]
-    found = filters.others(eligible, {one.address for one in destinations})
+    profile = wish.built.profiles[stage.profile]
+    found = filters.others(wish.eligible, {one.address for one in wish.destinations})
     if not profile.filters:
-        found = filters.prefillers(found)
+        found = stage.able(found)
     if not found:
-        return Part(why=Why.NO_PREFILL_PODS, left=found)
-    for_peer = replace(request, peer=destination)
-    selection = schedule(for_peer, found, profile, chance, ballot, must=False)
+        return Part(why=stage.nobody, left=found)
+    for_peer = replace(wish.request, peer=wish.destinations[0])
+    selection = schedule(for_peer, found, profile, wish.chance, wish.ballot, must=False)
     if not selection.chosen:
-        return Part(why=Why.NO_PREFILL_PODS, left=selection.left)
-    why = _last_word(for_peer, selection.chosen[0], built, course, ballot)
+        return Part(why=stage.nobody, left=selection.left)
+    why = _last_word(wish, stage, for_peer, selection.chosen[0])
     if why != Why.SPLIT:
         return Part(why=why, selection=selection, left=selection.left)
-    told = f"{destination.match.missing(request.prompt_tokens):.0f} uncached tokens"
-    reason = f"split: {told}; prefill: {', '.join(selection.reasons)}"
+    reason = f"{told}: {', '.join(selection.reasons)}"
     return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
 
 
-def _verdict(
-    request: Request,
-    destination: Endpoint,
-    built: Built,
-    course: Course,
-    ballot: Ballot,
-    *,
-    normal: bool,
-) -> str:
-    """SPLIT, or the reason against it, before anybody has looked for prefill endpoints."""
-    if not course.prefill:
+def _verdict(wish: Wish, stage: _Stage) -> str:
+    """SPLIT, or the reason against it, before anybody has looked for other endpoints."""
+    if not stage.profile:
         return Why.NEVER
-    if not normal:
+    if not wish.normal:
         return Why.MODE
-    if request.whole:
-        return Why.NOT_SPLITTABLE
-    name = course.prefill_decider
-    if name:
-        decider = built.deciders[name]
-        word = _word(name, ballot, lambda: decider.decide(request, destination))
+    if stage.hindrance is not None:
+        return stage.hindrance
+    destination = wish.destinations[0]
+    if stage.decider:
+        decider = wish.built.deciders[stage.decider]
+        word = _word(wish, stage, lambda: decider.decide(wish.request, destination))
         if word != Why.SPLIT:
             return word
     return Why.SPLIT if destination.has_sidecar else Why.NO_SIDECAR
 
 
-def _last_word(
-    for_peer: Request, prefill: Endpoint, built: Built, course: Course, ballot: Ballot
-) -> str:
+def _last_word(wish: Wish, stage: _Stage, for_peer: Request, best: Endpoint) -> str:
     """What a decider that compares says of the pair; the others have said all they know."""
-    name, destination = course.prefill_decider, for_peer.peer
-    decider = built.deciders.get(name)
-    if destination is None or not isinstance(decider, Comparer):
+    decider = wish.built.deciders.get(stage.decider)
+    if not isinstance(decider, Comparer):
         return Why.SPLIT
-    return _word(name, ballot, lambda: decider.compare(for_peer, destination, prefill))
+    return _word(wish, stage, lambda: decider.compare(for_peer, wish.destinations[0], best))
 
 
-def _word(name: str, ballot: Ballot, ask: Callable[[], str]) -> str:
-    word = ballot.ask(name, ask)
+def _word(wish: Wish, stage: _Stage, ask: Callable[[], str]) -> str:
+    word = wish.ballot.ask(stage.decider, ask)
     if word is None:
         return Why.FAILED
     if not isinstance(word, str) or not _WORD.fullmatch(word):
-        ballot.blame(name, Fault.NO_WORD)
+        wish.ballot.blame(stage.decider, Fault.NO_WORD)
         return Why.FAILED
     return word

@@ -21,7 +21,7 @@ from epp.framework import (
 )
 from epp.request import filters
 from epp.request.schedule import TIE, schedule
-from epp.request.split import Why, prefill
+from epp.request.split import Part, Why, Wish, encode, prefill
 from tests.fakes.plans import Booth, default_built
 
 POOL = PoolId("pool")
@@ -101,19 +101,21 @@ def test_roles_counts_and_reasons_hold_for_every_decision(
         request, filters.decoders(eligible), built.profiles["decode"], chance, booth.ballot
     )
     destination = chosen.chosen[0]
-    part = prefill(
-        request,
-        chosen.chosen,
-        eligible,
+    wish = Wish(
+        request=request,
+        destinations=chosen.chosen,
+        eligible=eligible,
         built=built,
         course=course,
         chance=chance,
         ballot=booth.ballot,
         normal=normal,
     )
+    assert encode(wish) == Part(why=Why.NEVER)
+    part = prefill(wish)
     assert booth.failures == []
     assert destination.role.serves_decode
-    assert part.why in (set(Why) - {Why.FAILED}) | WORDS
+    assert part.why in (set(Why) - {Why.FAILED, Why.NO_MEDIA, Why.NO_ENCODE_PODS}) | WORDS
     assert (part.selection is not None) == (part.why == Why.SPLIT)
     if part.selection is None:
         return

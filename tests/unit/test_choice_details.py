@@ -158,10 +158,10 @@ async def test_both_halves_of_a_split_are_told() -> None:
     async with open_desk(roles=[*SPLIT, Role.PREFILL]) as desk:
         await desk.route(ask(LONG))
         made = desk.witness.last
-    assert (made.split, made.profile, made.prefill_profile) == ("split", "decode", "prefill")
-    assert made.prefill_decider == "prefix-based-pd-decider"
-    assert {row.address for row in made.prefill_table} == {"10.0.0.1:8000", "10.0.0.2:8000"}
-    assert set(made.prefill_weights) == {"cost-scorer"}
+    assert (made.split, made.profile, made.prefilling.profile) == ("split", "decode", "prefill")
+    assert made.prefilling.decider == "prefix-based-pd-decider"
+    assert {row.address for row in made.prefilling.table} == {"10.0.0.1:8000", "10.0.0.2:8000"}
+    assert set(made.prefilling.weights) == {"cost-scorer"}
     assert len(made.prefill) == 2
     assert made.reasons[-1].startswith("split: 2000 uncached tokens")
 
@@ -181,7 +181,7 @@ async def test_a_split_that_a_comparer_refuses_tells_who_would_have_done_it() ->
         await desk.route(ask(LONG))
         made = desk.witness.last
     assert (made.split, made.prefill) == ("cheaper-here", ())
-    assert [row.address for row in made.prefill_table] == ["10.0.0.1:8000"]
+    assert [row.address for row in made.prefilling.table] == ["10.0.0.1:8000"]
 
 
 async def test_a_split_that_fails_leaves_the_destination_alone(
@@ -194,7 +194,7 @@ async def test_a_split_that_fails_leaves_the_destination_alone(
         made = desk.witness.last
         assert desk.witness.failures == ["split"]
     assert [line["step"] for line in logs if "step" in line] == ["split"]
-    assert (made.split, made.prefill, tuple(made.prefill_table)) == ("failed", (), ())
+    assert (made.split, made.prefill, tuple(made.prefilling.table)) == ("failed", (), ())
     assert made.chosen[0].address == "10.0.0.0:8000"
 
 

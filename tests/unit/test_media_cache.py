@@ -1,6 +1,6 @@
 """Images follow the endpoint that has computed them: accounts, scores, and a request's way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from epp.framework import (
     PoolId,
     Request,
     Rung,
+    Stage,
     Watcher,
     registry,
 )
@@ -54,14 +55,19 @@ def keeper(**parameters: int) -> Any:
 
 
 def send(
-    keeper: Any, chosen: Endpoint, *media: tuple[int, int], prefill: Endpoint | None = None
+    keeper: Any,
+    chosen: Endpoint,
+    *media: tuple[int, int],
+    prefill: Endpoint | None = None,
+    encode: Sequence[Endpoint] = (),
 ) -> None:
     decision = Decision(
         request_id="r",
         chosen=(chosen, endpoint("fallback")),
         rung=Rung.PREDICTED,
         reasons=(),
-        prefill=() if prefill is None else (prefill,),
+        prefilling=Stage() if prefill is None else Stage(chosen=(prefill, endpoint("spare"))),
+        encoding=Stage(chosen=tuple(encode)),
     )
     keeper.chosen(asking(*media), decision)
 
@@ -109,6 +115,16 @@ def test_of_a_split_request_the_prefill_endpoint_holds_them() -> None:
     cache = keeper()
     send(cache, endpoint("decode"), A, prefill=endpoint("prefill"))
     assert held(cache, A) == {"prefill": IMAGE}
+
+
+def test_encode_endpoints_hold_them_by_turns() -> None:
+    cache = keeper()
+    encoders = [endpoint("first"), endpoint("second")]
+    send(cache, endpoint("decode"), A, B, C, prefill=endpoint("prefill"), encode=encoders)
+    assert held(cache, A) == held(cache, C) == {"first": IMAGE}
+    assert held(cache, B) == {"second": IMAGE}
+    send(cache, endpoint("decode"), A, encode=[endpoint("third"), endpoint("idle")])
+    assert held(cache, A) == {"first": IMAGE, "third": IMAGE}
 
 
 def test_a_request_without_media_leaves_no_trace() -> None:

@@ -79,6 +79,40 @@ def test_usual_names_of_profiles_need_not_be_said() -> None:
 
 
 @pytest.mark.parametrize(
+    "parameters",
+    [
+        {"deciders": {"encode": "always", "prefill": "other"}, "profiles": {"encode": "e"}},
+        {
+            "encodeDeciderPluginName": "always",
+            "encodeProfile": "e",
+            "prefillDeciderPluginName": "other",
+        },
+    ],
+)
+def test_the_encode_stage_has_a_profile_and_a_decider_of_its_own(
+    parameters: dict[str, Any],
+) -> None:
+    disagg = handler("disagg-profile-handler", **parameters)
+    assert disagg.fault({"decode", "prefill", "e"}, {"always", "other"}) == ""
+    assert disagg.course(request(), ()) == Course(
+        destination="decode",
+        prefill="prefill",
+        prefill_decider="other",
+        encode="e",
+        encode_decider="always",
+    )
+    assert "no decider 'always'; known: other" in disagg.fault(
+        {"decode", "prefill", "e"}, {"other"}
+    )
+    told = disagg.fault({"decode", "prefill"}, {"always", "other"})
+    assert told == "there is no profile 'e' to choose who computes media"
+    alone = handler("disagg-profile-handler", deciders={"encode": "always"})
+    wanted = Course(destination="decode", encode="encode", encode_decider="always")
+    assert alone.course(request(), ()) == wanted
+    assert alone.fault({"decode", "encode"}, {"always"}) == ""
+
+
+@pytest.mark.parametrize(
     ("profiles", "deciders", "said"),
     [
         ({"default"}, DECIDERS, "no profile 'decode'"),
@@ -98,8 +132,6 @@ def test_a_name_that_stands_nowhere_is_told_at_start(
     ("parameters", "said"),
     [
         ({"stageOrder": "prefill-first"}, "stageOrder must be decode-first"),
-        ({"deciders": {"encode": "x"}}, "deciders.encode: the encode stage is not offered"),
-        ({"encodeDeciderPluginName": "x"}, "deciders.encode: the encode stage is not offered"),
         (
             {"deciders": {"prefill": "x"}, "decodeProfile": "d"},
             "profiles and deciders stand beside the flat form",

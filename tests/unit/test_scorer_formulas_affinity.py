@@ -20,6 +20,7 @@ from epp.framework import (
     Rung,
     Scorer,
     Source,
+    Stage,
     Watcher,
 )
 from epp.framework.registry import build_scorer
@@ -52,7 +53,11 @@ def _decided(
     scorer.chosen(
         request,
         Decision(
-            request_id=request.id, chosen=(chosen,), rung=Rung.PRECISE, reasons=(), prefill=split
+            request_id=request.id,
+            chosen=(chosen,),
+            rung=Rung.PRECISE,
+            reasons=(),
+            prefilling=Stage(chosen=split),
         ),
     )
 
@@ -317,7 +322,7 @@ def test_only_the_first_choice_of_each_stage_has_its_turn() -> None:
         Decision(
             request_id="r",
             chosen=tuple(pool[:2]),
-            prefill=tuple(pool[2:]),
+            prefilling=Stage(chosen=tuple(pool[2:])),
             rung=Rung.PRECISE,
             reasons=(),
         ),

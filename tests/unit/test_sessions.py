@@ -17,6 +17,7 @@ from epp.framework import (
     PoolId,
     Request,
     Rung,
+    Stage,
     Watcher,
     sessions,
 )
@@ -54,7 +55,7 @@ def _route(
             rung=Rung.PRECISE,
             reasons=(),
             profile="decode",
-            prefill=() if prefill is None else (prefill,),
+            prefilling=Stage() if prefill is None else Stage(chosen=(prefill,), profile="prefill"),
         ),
     )
 

@@ -1,6 +1,7 @@
 """Whether a prompt is computed elsewhere, why, and by whom."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from epp.framework import (
     Source,
 )
 from epp.request.plan.live import Built
-from epp.request.split import Part, Why, prefill
+from epp.request.split import Part, Why, Wish, prefill
 from tests.fakes.plans import Booth, Broken, Fixed, Only, default_built, profile, with_profile
 
 POOL = PoolId("pool")
@@ -66,16 +67,19 @@ def decide(
     chance: Random | None = None,
     course: Course | None = None,
     normal: bool = True,
+    stage: Callable[[Wish], Part] = prefill,
 ) -> Part:
-    return prefill(
-        request,
-        (destination or pod(0, Role.DECODE),),
-        Candidates.of(eligible),
-        built=built,
-        course=course or built.handler.plugin.course(request, tuple(built.profiles)),
-        chance=chance or Random(1),
-        ballot=(booth or Booth()).ballot,
-        normal=normal,
+    return stage(
+        Wish(
+            request=request,
+            destinations=(destination or pod(0, Role.DECODE),),
+            eligible=Candidates.of(eligible),
+            built=built,
+            course=course or built.handler.plugin.course(request, tuple(built.profiles)),
+            chance=chance or Random(1),
+            ballot=(booth or Booth()).ballot,
+            normal=normal,
+        )
     )
 
 

@@ -38,8 +38,10 @@ def test_the_words_are_those_of_the_metric() -> None:
         "never",
         "mode",
         "not-splittable",
+        "no-media",
         "no-sidecar",
         "no-prefill-pods",
+        "no-encode-pods",
         "failed",
     ]
 

@@ -74,11 +74,11 @@ async def test_a_decision_names_who_was_left_out_and_why() -> None:
     assert decision.left_out == {"not ready": 1, "subset": 1, "role": 2}
     assert decision.split == "split"
     assert [one.address for one in decision.prefill] == ["10.0.0.1:8000"]
-    assert dict(decision.prefill_excluded)["10.0.0.0:8000"] == "destination"
-    assert decision.prefill_left_out["destination"] == 1
+    assert dict(decision.prefilling.excluded)["10.0.0.0:8000"] == "destination"
+    assert decision.prefilling.left_out["destination"] == 1
     assert decision.plan == "default"
     assert decision.handler == "disagg-profile-handler"
-    assert decision.prefill_decider
+    assert decision.prefilling.decider
     assert msgspec.json.encode(decision.left_out)
 
 
@@ -87,8 +87,8 @@ async def test_where_nobody_may_prefill_the_decision_says_who_was_looked_at() ->
         await desk.route(ask(LONG))
         decision = desk.witness.last
     assert decision.split == "no-prefill-pods"
-    assert dict(decision.prefill_excluded)["10.0.0.0:8000"] == "destination"
-    assert "10.0.0.1:8000" in dict(decision.prefill_excluded)
+    assert dict(decision.prefilling.excluded)["10.0.0.0:8000"] == "destination"
+    assert "10.0.0.1:8000" in dict(decision.prefilling.excluded)
 
 
 async def test_any_ready_endpoint_is_explained_too() -> None:

@@ -2,7 +2,7 @@
 
 Type: `always-disagg-multimodal-decider`.
 
-Made for the encode stage, which is not offered; it decides about prompts as well.
+Made for the encode stage; it decides about prompts as well.
 
 Parameters: none.
 

@@ -1,17 +1,18 @@
-"""Choose who answers, then whether somebody else computes the prompt, and who.
+"""Choose who answers, then whether others compute the prompt and the media, and who.
 
 Type: `disagg-profile-handler`.
 
 The decode profile runs first and always. Where a prefill decider stands and says so, the prefill
-profile chooses who computes the prompt; plugins of that profile see the destination as
-`Request.peer`. Nobody to prefill means that the destination computes all of it.
+profile chooses who computes the prompt; where an encode decider does, the encode profile chooses
+who computes the images, audio and video of it. Plugins of both profiles see the destination as
+`Request.peer`. What nobody else can do the destination does itself.
 
 Parameters:
-- `profiles.decode` (`decode`), `profiles.prefill` (`prefill`): names of the profiles.
-- `deciders.prefill` (none): name of the decider; without one nothing is split.
+- `profiles.decode` (`decode`), `profiles.prefill` (`prefill`), `profiles.encode` (`encode`): names
+  of the profiles.
+- `deciders.prefill`, `deciders.encode` (none): names of the deciders; without one there is no such
+  stage.
 - `stageOrder` (`decode-first`): the only order.
-- `profiles.encode`, `deciders.encode`: the encode stage is not offered; only its profile's name may
-  stand here.
 - `decodeProfile`, `prefillProfile`, `encodeProfile`, `prefillDeciderPluginName`,
   `deciderPluginName`, `encodeDeciderPluginName`: the older flat form of the same, never beside it.
 
@@ -27,8 +28,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from epp.framework import Course, Request, parameters
-
-_NO_ENCODE = "the encode stage is not offered: each engine encodes media itself"
 
 
 @parameters
@@ -61,8 +60,6 @@ class Disagg:
         if order not in {"", "decode", "decodefirst"}:
             raise ValueError("stageOrder must be decode-first: the destination is chosen first")
         self._read_flat_form()
-        if self.deciders.encode:
-            raise ValueError(f"deciders.encode: {_NO_ENCODE}")
 
     def _read_flat_form(self) -> None:
         usual = Profiles()
@@ -84,23 +81,25 @@ class Disagg:
     def fault(self, profiles: Collection[str], deciders: Collection[str], /) -> str:
         if self._decode not in profiles:
             return f"there is no profile {self._decode!r} to choose who answers"
-        decider = self.deciders.prefill
-        if not decider:
-            return ""
-        if decider not in deciders:
-            known = ", ".join(sorted(deciders)) or "none"
-            return f"there is no decider {decider!r}; known: {known}"
-        if self._prefill not in profiles:
-            return f"there is no profile {self._prefill!r} to choose who computes prompts"
+        for decider, profile, what in (
+            (self.deciders.prefill, self._prefill, "prompts"),
+            (self.deciders.encode, self._encode, "media"),
+        ):
+            if decider and decider not in deciders:
+                known = ", ".join(sorted(deciders)) or "none"
+                return f"there is no decider {decider!r}; known: {known}"
+            if decider and profile not in profiles:
+                return f"there is no profile {profile!r} to choose who computes {what}"
         return ""
 
     def course(self, _: Request, __: Sequence[str], /) -> Course:
-        if not self.deciders.prefill:
-            return Course(destination=self._decode)
+        prefill, encode = self.deciders.prefill, self.deciders.encode
         return Course(
             destination=self._decode,
-            prefill=self._prefill,
-            prefill_decider=self.deciders.prefill,
+            prefill=self._prefill if prefill else "",
+            prefill_decider=prefill,
+            encode=self._encode if encode else "",
+            encode_decider=encode,
         )
 
     @property
@@ -110,3 +109,7 @@ class Disagg:
     @property
     def _prefill(self) -> str:
         return self.profiles.prefill or "prefill"
+
+    @property
+    def _encode(self) -> str:
+        return self.profiles.encode or "encode"

@@ -3,10 +3,11 @@
 Type: `mm-embeddings-cache-producer`.
 
 Engines do not say what their encoder caches hold. So each endpoint has an account of the media that
-it was sent, the least recently sent first out, bounded like the cache itself. Of a split request it
-is the prefill endpoint that computes the media. An engine that restarted has nothing, once it is
-seen under its new incarnation. Media are known by a digest of what the client wrote: an address
-stands for its image, and the same image written otherwise counts as another one.
+it was sent, the least recently sent first out, bounded like the cache itself. Media of a split
+request are computed by the encode endpoints in turns, else by the prefill endpoint. An engine that
+restarted has nothing, once it is seen under its new incarnation. Media are known by a digest of
+what the client wrote: an address stands for its image, and the same image written otherwise counts
+as another one.
 
 Parameters:
 - `cacheSizeInMBPerServer` (4096; at least 0): MiB of embeddings that an endpoint's cache holds; 0
@@ -27,7 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from epp.framework import Decision, EndpointId, Incarnation, Request
+from epp.framework import Decision, Endpoint, EndpointId, Incarnation, Request
 
 DEFAULT_MB = 4096
 MAX_MEDIA = 131_072
@@ -71,16 +72,9 @@ class MmEmbeddingsCache:
     def chosen(self, request: Request, decision: Decision, /) -> None:
         if not request.media:
             return
-        endpoint = (decision.prefill or decision.chosen)[0]
-        account = self._accounts.get(endpoint.id)
-        if account is not None and account.incarnation != endpoint.incarnation:
-            self._close(endpoint.id)
-            account = None
-        if account is None:
-            account = self._accounts[endpoint.id] = _Account(endpoint.incarnation)
-        self._accounts.move_to_end(endpoint.id)
-        for digest, size in request.media:
-            self._enter(account, digest, size)
+        computing = decision.encode or decision.prefill[:1] or decision.chosen[:1]
+        for turn, endpoint in enumerate(computing):
+            self._sent(endpoint, request.media[turn :: len(computing)])
         while self._count > MAX_MEDIA:
             ident, oldest = next(iter(self._accounts.items()))
             self._drop_oldest(oldest)
@@ -90,6 +84,19 @@ class MmEmbeddingsCache:
     def removed(self, endpoints: Collection[EndpointId], /) -> None:
         for ident in endpoints:
             self._close(ident)
+
+    def _sent(self, endpoint: Endpoint, media: Sequence[tuple[int, int]]) -> None:
+        if not media:
+            return
+        account = self._accounts.get(endpoint.id)
+        if account is not None and account.incarnation != endpoint.incarnation:
+            self._close(endpoint.id)
+            account = None
+        if account is None:
+            account = self._accounts[endpoint.id] = _Account(endpoint.incarnation)
+        self._accounts.move_to_end(endpoint.id)
+        for digest, size in media:
+            self._enter(account, digest, size)
 
     def _enter(self, account: _Account, digest: int, size: int) -> None:
         """The newest is always held, however small the cache is said to be."""
