@@ -106,7 +106,13 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
         debug_port = await stack.enter_async_context(
             listening.pages(debug, settings.admin_host, settings.admin_port)
         )
-        for work in (picker.follow_file, picker.follow_log, picker.tick, picker.scraper.run):
+        for work in (
+            picker.follow_file,
+            picker.follow_log,
+            picker.tick,
+            picker.look,
+            picker.scraper.run,
+        ):
             tasks.create_task(work())
         for reload in (picker.reload, picker.objectives_reload):
             if reload is not None:

@@ -16,7 +16,9 @@ from epp.framework import EndpointId, PoolId, Role
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health
-from epp.observe.metrics import Metrics
+from epp.observe.metrics import Metrics, Sources
+from epp.observe.state_numbers import StateNumbers
+from epp.observe.watch import CHECK_S, Watch
 from epp.request.ballot import Ballot
 from epp.request.objectives import LiveObjectives, Objectives
 from epp.request.plan import feeds
@@ -64,6 +66,7 @@ class Picker:
         source = PlanSource.of(settings)
         text = source.read()
         self.live = LivePlan(source.built(text))
+        self._discovery = feeds.discovery(self.live.built)
         self.reload: Reload[Built] | None = None
         if settings.config_file is not None:
             self.reload = Reload(
@@ -85,11 +88,18 @@ class Picker:
             wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
         )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
-        self.metrics = Metrics(version=version("gie-epp"), namespace=settings.pool_namespace)
-        self.pool.on_done.append(self.metrics.done)
+        self.reader = self._reader()
+        self.watch = Watch(self.pool, connected=lambda: self.reader.connected)
+        self.metrics = Metrics(
+            version=version("gie-epp"),
+            namespace=settings.pool_namespace,
+            sources=Sources(
+                state=StateNumbers(store=self.reader, scraper=self.scraper, watch=self.watch)
+            ),
+        )
+        self.pool.on_done += [self.metrics.done, self.watch.done]
         self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
         self.pool.on_removed.append(self._tell_removed)
-        self.reader = self._reader()
         self.chance = random.Random()
         self.objectives = LiveObjectives(self.chance)
         self.objectives_reload = objectives.follow(
@@ -98,7 +108,7 @@ class Picker:
 
     def load_members(self) -> None:
         """Read the endpoints file for the first time. Raises ConfigError."""
-        path = self.settings.endpoints_file
+        path = self._membership()[0]
         members = files.load_endpoints(path, self.pool_id, warn=_warn_file)
         self.pool.replace(members, clock())
         log.info(
@@ -115,6 +125,22 @@ class Picker:
             log.warning("its settings hold from the next start", producer=producer)
         tell_notes(built)
         self.live.swap(built)
+
+    def _membership(self) -> tuple[Path, bool]:
+        """The file that lists the endpoints, and whether its changes are followed.
+
+        Raises ConfigError where two files are named, or none.
+        """
+        given, found = self.settings.endpoints_file, self._discovery
+        if found is None:
+            if given is None:
+                what = "nobody says which endpoints there are: --endpoints-file or file-discovery"
+                raise ConfigError(self.live.plan.source, what)
+            return given, True
+        if given is not None:
+            what = "the configuration has file-discovery: leave --endpoints-file out"
+            raise ConfigError(self.live.plan.source, what)
+        return Path(found.path), found.watch_file
 
     def someone(self) -> str | None:
         """A ready endpoint, another one each time."""
@@ -144,8 +170,11 @@ class Picker:
 
     async def follow_file(self) -> None:
         """Keep membership as the file says; a bad file keeps the last good list."""
+        path, changes = self._membership()
+        if not changes:
+            return
         watched = files.watch(
-            self.settings.endpoints_file,
+            path,
             self.pool_id,
             on_error=lambda error: log.error("endpoints file ignored", error=str(error)),
             warn=_warn_file,
@@ -170,6 +199,12 @@ class Picker:
                     await asyncio.sleep(0)
                     since = now = clock()
                 self.pool.apply(record, now)
+
+    async def look(self) -> None:
+        """Notice what is wrong though no request fails."""
+        while True:
+            self.watch.check(clock())
+            await asyncio.sleep(CHECK_S)
 
     async def tick(self) -> None:
         while True:

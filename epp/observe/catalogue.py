@@ -5,29 +5,10 @@ ours. A number that we cannot know is absent, not 0: answers are measured where 
 through the picker, else by the sidecars under the same names.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 from epp import answers
 
-
-class Kind(StrEnum):
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric."""
-
-    name: str
-    """As exposed; counters end in `_total`."""
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-    buckets: tuple[float, ...] = ()
-
+from .catalogue_state import STATE
+from .families import Family, Kind
 
 BASE = answers.LABELS
 """Labels of the reference's request metrics; see `labels` for their bounds. Priorities are those of
@@ -241,51 +222,6 @@ FAMILIES = (
         _ERROR,
     ),
     Family("epp_mode", _G, ("mode",), "1 for the mode in force, 0 for the others."),
-    Family("epp_endpoint_decisions_total", _C, ("endpoint",), "Decisions for this member."),
-    Family("epp_endpoint_ready", _G, ("endpoint",), "1 when the member takes requests."),
-    Family(
-        "epp_endpoint_rung",
-        _G,
-        ("endpoint",),
-        "Step of the ladder its state allows: 0 precise, 1 predicted.",
-    ),
-    Family("epp_endpoint_blocks", _G, ("endpoint",), "Own blocks that its KV events showed."),
-    Family(
-        "epp_endpoint_trust",
-        _G,
-        ("endpoint",),
-        "Share of predicted tokens that turned out to be cached, 0 to 1.",
-    ),
-    Family(
-        "epp_endpoint_record_age_seconds",
-        _G,
-        ("endpoint",),
-        "Age of the last record of its writer; absent before the first.",
-    ),
-    Family(
-        "epp_endpoint_load_age_seconds",
-        _G,
-        ("endpoint",),
-        "Age of its last load report; absent when there is none.",
-    ),
-    Family(
-        "epp_endpoint_reserved_requests",
-        _G,
-        ("endpoint",),
-        "Requests that we sent there and that have not ended.",
-    ),
-    Family(
-        "epp_endpoint_reserved_prefill_tokens",
-        _G,
-        ("endpoint",),
-        "Uncached prompt tokens of those whose first token was not seen.",
-    ),
-    Family(
-        "epp_state_events_total",
-        _C,
-        ("event",),
-        "What the state path refused or repaired, by a fixed set of words.",
-    ),
     Family(
         "epp_stream_events_total",
         _C,
@@ -308,6 +244,7 @@ FAMILIES = (
         (),
         "Long computations refused because too many waited; the decision did without.",
     ),
+    *STATE,
     *ANSWERS,
 )
 

@@ -6,23 +6,25 @@ thread, so that a scrape neither races with the state path nor holds up requests
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from epp.errors import NoEndpoint, Refusal
 from epp.framework import Decision, Endpoint, EndpointId, Request
+from epp.state.endpoints import EndpointStatus
 from epp.state.pool import PoolState
 from epp.state.records import Done
 
 from .answers import AnswerMeters
-from .catalogue import BY_NAME, Kind
+from .catalogue import BY_NAME
+from .families import Sample, label, tally
 from .labels import OTHER, LabelSets
+from .state_numbers import StateNumbers
 
 MAX_ATTEMPTS = 10_000
 """Combinations of target model and endpoint; later models are `other`."""
@@ -88,6 +90,7 @@ class Sources:
     """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
 
     pool: PoolState | None = None
+    state: StateNumbers = field(default_factory=StateNumbers)
     streams: StreamNumbers | None = None
     tokens: TokenNumbers | None = None
     offload: OffloadNumbers | None = None
@@ -106,8 +109,6 @@ _PARTS = {
 }
 """By whether others encode, and whether another one prefills."""
 """plugin_name and plugin_type of the reference's part that decides the same."""
-
-Sample = tuple[tuple[str, ...], float]
 
 
 class Metrics(Collector):
@@ -242,12 +243,14 @@ class Metrics(Collector):
         sources = self.sources
         yield _family("llm_d_epp_info", [((self._version,), 1)])
         if sources.pool is not None:
-            yield from _pool(sources.pool, now)
-            yield from self._members(sources.pool, now)
+            members = sources.pool.overview(now)
+            yield from sources.state.pool(sources.pool, members)
+            yield from self._members(members)
+        yield from sources.state.others()
         if sources.streams is not None:
             yield from _streams(sources.streams)
         if sources.tokens is not None:
-            yield _family("epp_token_lookups_total", _tally(sources.tokens.counts))
+            yield _family("epp_token_lookups_total", tally(sources.tokens.counts))
             yield _family("epp_token_calls_inflight", [((), sources.tokens.calls)])
             yield _family("epp_token_cache_bytes", [((), sources.tokens.cache_bytes)])
         if sources.offload is not None:
@@ -255,35 +258,25 @@ class Metrics(Collector):
             yield _family("epp_offload_refused_total", [((), sources.offload.refused)])
         if sources.certificate is not None:
             changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
-            yield _family("epp_certificate_changes_total", _tally(changes))
+            yield _family("epp_certificate_changes_total", tally(changes))
         for what, file in (("config", sources.config), ("objectives", sources.objectives)):
             if file is not None:
                 changes = {"taken": file.taken, "refused": file.refused}
-                yield _family(f"epp_{what}_changes_total", _tally(changes))
+                yield _family(f"epp_{what}_changes_total", tally(changes))
                 yield _family(f"epp_{what}_current", [((), float(file.current))])
         if sources.switch is not None:
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]
             yield _family("epp_mode", modes)
 
-    def _members(self, pool: PoolState, now: float) -> Iterator[Metric]:
+    def _members(self, members: Sequence[EndpointStatus]) -> Iterator[Metric]:
         """One series per member; those of a removed member are gone at once (fault B20)."""
-        members = pool.overview(now)
         ids = {status.member.id for status in members}
         for gone in self._by_endpoint.keys() - ids:
             del self._by_endpoint[gone]
         for attempt in [attempt for attempt in self._attempts if attempt[1] not in ids]:
             del self._attempts[attempt]
-        each = [((_label(status.member.id),), status) for status in members]
-        for name, number in (
-            ("epp_endpoint_ready", lambda status: float(status.ready)),
-            ("epp_endpoint_rung", lambda status: float(status.rung)),
-            ("epp_endpoint_blocks", lambda status: float(status.blocks)),
-            ("epp_endpoint_trust", lambda status: status.trust),
-            ("epp_endpoint_record_age_seconds", lambda status: status.record_age_s),
-        ):
-            yield _family(name, ((label, number(status)) for label, status in each))
-        decided = [((_label(ident),), float(count)) for ident, count in self._by_endpoint.items()]
+        decided = [((label(ident),), float(count)) for ident, count in self._by_endpoint.items()]
         yield _family("epp_endpoint_decisions_total", decided)
         yield _family("llm_d_epp_scheduler_attempts_total", self._attempted())
 
@@ -294,33 +287,10 @@ class Metrics(Collector):
         yield ("failure", "", "", "", ""), float(self._nobody)
 
 
-def _pool(pool: PoolState, now: float) -> Iterator[Metric]:
-    ready = pool.ready(now)
-    name = str(pool.pool)
-    yield _family("llm_d_epp_ready_endpoints", [((name,), len(ready))])
-    loads = [endpoint.load for endpoint in ready]
-    for metric, known in (
-        ("llm_d_epp_average_queue_size", [load.waiting for load in loads]),
-        ("llm_d_epp_average_running_requests", [load.running for load in loads]),
-        ("llm_d_epp_average_kv_cache_utilization", [load.kv_usage for load in loads]),
-    ):
-        yield _family(metric, [((name,), _mean(known))])
-    queues = [((name, _label(endpoint.id)), endpoint.load.waiting) for endpoint in ready]
-    yield _family("llm_d_epp_per_endpoint_queue_size", queues)
-    for metric, ours in (
-        ("epp_endpoint_load_age_seconds", [load.age_s for load in loads]),
-        ("epp_endpoint_reserved_requests", [load.reserved_requests for load in loads]),
-        ("epp_endpoint_reserved_prefill_tokens", [load.reserved_prefill_tokens for load in loads]),
-    ):
-        pairs = zip(ready, ours, strict=True)
-        yield _family(metric, [((_label(e.id),), number) for e, number in pairs])
-    yield _family("epp_state_events_total", _tally(pool.counts))
-
-
 def _streams(streams: StreamNumbers) -> Iterator[Metric]:
     aborted = sum(streams.aborted.values())
     ended = streams.started - streams.live - aborted
-    codes = [(("OK",), float(ended)), *_tally(streams.aborted)]
+    codes = [(("OK",), float(ended)), *tally(streams.aborted)]
     yield _family("llm_d_epp_extproc_streams_inflight", [((), streams.live)])
     yield _family("llm_d_epp_extproc_streams_total", codes)
     events = {
@@ -330,20 +300,7 @@ def _streams(streams: StreamNumbers) -> Iterator[Metric]:
         "backstop": streams.backstops,
         "fault": streams.faults,
     }
-    yield _family("epp_stream_events_total", _tally(events))
-
-
-def _mean(numbers: Iterable[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _tally(counts: Mapping[str, int]) -> list[Sample]:
-    return [((word,), float(count)) for word, count in sorted(counts.items())]
-
-
-def _label(ident: EndpointId) -> str:
-    return f"{ident.name}:{ident.port}"
+    yield _family("epp_stream_events_total", tally(events))
 
 
 def _counter(name: str, registry: CollectorRegistry) -> Counter:
@@ -356,12 +313,6 @@ def _histogram(name: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(family.name, family.help, buckets=family.buckets, registry=registry)
 
 
-def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
-    """One metric of the catalogue with its values; None values are left out: not known."""
-    family = BY_NAME[name]
-    make = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
-    metric = make(family.name, family.help, labels=family.labels)
-    for labels, value in samples:
-        if value is not None:
-            metric.add_metric(labels, value)
-    return metric
+def _family(name: str, samples: Iterable[Sample]) -> Metric:
+    """One metric of the catalogue with its values."""
+    return BY_NAME[name].of(samples)

@@ -11,7 +11,7 @@ The same name with a new uid is another endpoint from the start, for the id hold
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from epp.framework import EndpointId, Incarnation, Role, Rung
+from epp.framework import Endpoint, EndpointId, Incarnation, Role, Rung
 
 NOT_READY_BELIEVED_S = 30.0
 """A sidecar's "not ready" is believed this long after its last word; then it is only old news."""
@@ -65,6 +65,12 @@ class EndpointStatus:
     blocks: int
     trust: float
     record_age_s: float | None
+    events: bool
+    """Its writer says that it sees the engine's KV events."""
+    endpoint: Endpoint
+    """As decisions see it, without a match."""
+    elsewhere: int
+    """Requests that other replicas have sent there and that have not ended."""
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,11 @@ class Mirror:
             return Rung.PRECISE
         return Rung.PREDICTED
 
+    def sees_events(self, endpoint: EndpointId) -> bool:
+        """Its writer says that it sees the engine's KV events."""
+        feed = self._feeds.get(endpoint)
+        return feed is not None and feed.events
+
     def silent(self, longer_than_s: float, now: float) -> Iterator[EndpointId]:
         """Endpoints whose writer spoke once and has been silent for so long."""
         for endpoint in self._feeds:

@@ -24,7 +24,7 @@ from .prefix.index import PrefixIndex
 from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
 from .replicas import total
-from .reservation import Sums
+from .reservation import NONE, Sums
 from .sums import ReplicaSums
 from .table import Table
 
@@ -97,6 +97,7 @@ class PoolState:
         )
         self._table = Table(endpoints=endpoints, load=load, trust=self._trust, mirror=self._mirror)
         self.on_removed: list[RemovedHook] = []
+        self._elsewhere: dict[Incarnation, Sums] = {}
 
     # Read by decisions
 
@@ -133,11 +134,30 @@ class PoolState:
         return self._mirror.rung(endpoint, now)
 
     def overview(self, now: float) -> list[EndpointStatus]:
-        return [self._status(member, now) for member in self.endpoints]
+        self._table.refresh(now)
+        every = zip(self.endpoints, self._table.every(now), strict=True)
+        return [self._status(member, endpoint, now) for member, endpoint in every]
 
     def reserved(self) -> dict[Incarnation, Sums]:
         """What our own decisions have put on each life, and what is left of it."""
         return self._load.sums()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How much is kept of what has a limit."""
+        return {
+            "reservations": len(self._load),
+            "decisions": len(self._charges),
+            "predicted-blocks": len(self._predicted),
+        }
+
+    @property
+    def limited(self) -> dict[str, int]:
+        """How much had no room there: decisions that were not charged, blocks that had to go."""
+        return {
+            "reservations": self._load.untracked,
+            "predicted-blocks": self._predicted.evicted,
+        }
 
     # Told by our own requests
 
@@ -193,7 +213,8 @@ class PoolState:
 
     def elsewhere(self, others: Collection[ReplicaSums]) -> None:
         """All that the other replicas have reserved; it replaces what they said before."""
-        self._load.elsewhere(total(others, self.endpoints.incarnation))
+        self._elsewhere = total(others, self.endpoints.incarnation)
+        self._load.elsewhere(self._elsewhere)
 
     def replace(self, members: Collection[Member], now: float) -> Changes:
         """The control path's list is the pool; everything about removed members is forgotten."""
@@ -284,8 +305,8 @@ class PoolState:
             return None
         return load.total_blocks * max(1, -(-load.block_tokens // self.rules.own_block_tokens))
 
-    def _status(self, member: Member, now: float) -> EndpointStatus:
-        inc = self.endpoints.incarnation(member.id) or Incarnation(member.id, 0)
+    def _status(self, member: Member, endpoint: Endpoint, now: float) -> EndpointStatus:
+        inc = endpoint.incarnation
         return EndpointStatus(
             member=member,
             incarnation=inc,
@@ -294,4 +315,7 @@ class PoolState:
             blocks=self._mirror.blocks(inc),
             trust=self._trust.of(member.id),
             record_age_s=self._mirror.age_s(member.id, now),
+            events=self._mirror.sees_events(member.id),
+            endpoint=endpoint,
+            elsewhere=self._elsewhere.get(inc, NONE).requests,
         )

@@ -197,6 +197,11 @@ class Table:
         )
         return whole if self._ready is None else whole.take(self._ready, "not ready")
 
+    def every(self, now: float) -> list[Endpoint]:
+        """All members, ready or not, in their order, without matches."""
+        shown = self._shown
+        return [shown.endpoint(row, None, now) for row in range(len(self._seats.members))]
+
     def at(self, address: str, now: float) -> Endpoint | None:
         """The member behind an address, ready or not, without a match."""
         addresses = self._seats.addresses

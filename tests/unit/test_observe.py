@@ -1,5 +1,6 @@
 """Metrics and the last decisions."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from epp.observe import catalogue
 from epp.observe.explain import MAX_DECISIONS, Explain
 from epp.observe.labels import MAX_LABEL_CHARS, Bounded, LabelSets
 from epp.observe.metrics import Metrics
+from epp.observe.state_numbers import StateNumbers
 from epp.state.records import Done, Outcome
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched
@@ -43,6 +45,12 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             certificate=SimpleNamespace(taken=2, refused=1),
             config=SimpleNamespace(taken=2, refused=1, current=False),
             objectives=SimpleNamespace(taken=2, refused=1, current=True),
+            state=StateNumbers(
+                store=SimpleNamespace(connected=True),
+                scraper=SimpleNamespace(active=1, counts=Counter(pages=3)),
+                sharing=SimpleNamespace(replicas=1, counts=Counter(said=3)),
+                watch=SimpleNamespace(active={"no-events": 1}),
+            ),
         )
         route = await desk.route(ask())
         await desk.decide(b"broken")

@@ -1,0 +1,112 @@
+"""The metrics of the state path: what is known of each endpoint, and how it came to be known."""
+
+from .families import Family, Kind
+
+_C, _G = Kind.COUNTER, Kind.GAUGE
+
+STATE = (
+    Family("epp_endpoint_decisions_total", _C, ("endpoint",), "Decisions for this member."),
+    Family("epp_endpoint_ready", _G, ("endpoint",), "1 when the member takes requests."),
+    Family(
+        "epp_endpoint_rung",
+        _G,
+        ("endpoint",),
+        "Step of the ladder its state allows: 0 precise, 1 predicted.",
+    ),
+    Family("epp_endpoint_blocks", _G, ("endpoint",), "Own blocks that its KV events showed."),
+    Family(
+        "epp_endpoint_trust",
+        _G,
+        ("endpoint",),
+        "Share of predicted tokens that turned out to be cached, 0 to 1.",
+    ),
+    Family(
+        "epp_endpoint_record_age_seconds",
+        _G,
+        ("endpoint",),
+        "Age of the last record of its writer; absent before the first.",
+    ),
+    Family(
+        "epp_endpoint_load_age_seconds",
+        _G,
+        ("endpoint",),
+        "Age of its last load report; absent when there is none.",
+    ),
+    Family(
+        "epp_endpoint_reserved_requests",
+        _G,
+        ("endpoint",),
+        "Requests that we sent there and that have not ended.",
+    ),
+    Family(
+        "epp_endpoint_reserved_prefill_tokens",
+        _G,
+        ("endpoint",),
+        "Uncached prompt tokens of those whose first token was not seen.",
+    ),
+    Family(
+        "epp_state_events_total",
+        _C,
+        ("event",),
+        "What the state path refused or repaired, by a fixed set of words.",
+    ),
+    Family(
+        "epp_endpoint_elsewhere_requests",
+        _G,
+        ("endpoint",),
+        "Requests that other replicas sent there and that have not ended, by their word.",
+    ),
+    Family(
+        "epp_endpoint_prefill_tokens_per_second",
+        _G,
+        ("endpoint",),
+        "How fast it computes prompts, as decisions count it: observed there, else in the pool, "
+        "else the usual.",
+    ),
+    Family(
+        "epp_endpoint_decode_step_seconds",
+        _G,
+        ("endpoint",),
+        "One step of an answer with nothing else to do there, likewise.",
+    ),
+    Family(
+        "epp_alarm",
+        _G,
+        ("alarm",),
+        "What is wrong though no request fails: endpoints that it is about, or 1 where it is the "
+        "pool; no-events, no-blocks, keys-differ, other-scheme, all-stale, store-away. The log "
+        "says once what to do.",
+    ),
+    Family("epp_index_blocks", _G, (), "Blocks of all endpoints that KV events showed."),
+    Family(
+        "epp_state_size",
+        _G,
+        ("what",),
+        "What the state path keeps: reservations, decisions (whose end is awaited), "
+        "predicted-blocks.",
+    ),
+    Family(
+        "epp_state_limited_total",
+        _C,
+        ("what",),
+        "What had no room there: reservations (decisions that were not charged), predicted-blocks "
+        "(that had to go while they still counted).",
+    ),
+    Family("epp_store_connected", _G, (), "1 where the last call to the store worked, else 0."),
+    Family("epp_replicas", _G, (), "Other replicas whose reservations are counted now."),
+    Family(
+        "epp_replica_events_total",
+        _C,
+        ("event",),
+        "Words between replicas: said, heard, failed (the board was away), lapsed (what others had "
+        "reserved was forgotten, for nobody told us for a whole lease).",
+    ),
+    Family("epp_scraped_endpoints", _G, (), "Endpoints whose own metrics pages are read now."),
+    Family(
+        "epp_scrapes_total",
+        _C,
+        ("result",),
+        "Metrics pages read (pages) or not: refused, unreachable, timeout, status, too-large, "
+        "broken, not-scraped (too many endpoints).",
+    ),
+)
