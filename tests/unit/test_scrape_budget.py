@@ -1,4 +1,4 @@
-"""Pages have a budget: a thousand endpoints that fall silent at once don't take the picker's time."""
+"""Metrics pages have a budget: a thousand endpoints may fall silent at once."""
 
 import asyncio
 from collections import Counter
