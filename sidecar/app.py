@@ -239,7 +239,7 @@ class Sidecar:
     def _observe_live_numbers(self) -> None:
         """Gauges that are read when the page is asked for."""
         metrics, mirror, outbox = self.metrics, self.reporter.mirror, self.reporter.outbox
-        counts = mirror.counts
+        counts, sequence = mirror.counts, mirror.sequence
 
         def damaged() -> int:
             return counts.undecodable + (self._subscriber.damaged if self._subscriber else 0)
@@ -250,8 +250,8 @@ class Sidecar:
         metrics.pool_members.set_function(lambda: len(self.guard))
         metrics.engine_ready.set_function(lambda: self.engine.ready)
         metrics.event_frames.set_function(lambda: counts.frames)
-        metrics.event_gaps.set_function(lambda: counts.gaps)
-        metrics.event_restarts.set_function(lambda: counts.restarts)
+        metrics.event_gaps.set_function(lambda: sequence.gaps)
+        metrics.event_restarts.set_function(lambda: sequence.restarts)
         metrics.event_damaged.set_function(damaged)
         metrics.blocks.set_function(lambda: len(mirror.blocks or ()))
         metrics.orphans.set_function(lambda: mirror.blocks.orphans if mirror.blocks else 0)

@@ -1,25 +1,32 @@
 """Block identity: what a stretch of prompt is called, on every engine and in every replica.
 
-A prompt is cut into own blocks. The key of a block is xxh3-64 over the bytes of its token ids
-(unsigned 32 bit, little endian) with the key of the block before it as seed, so one key names the
-whole prefix up to its block:
+A prompt is cut into own blocks. Each has a local hash, of its tokens alone (unsigned 32 bit, little
+endian); its key chains the local hashes up to it (unsigned 64 bit, little endian), so one key names
+the whole prefix up to its block:
 
-    root  = xxh3_64(scheme, model, salt, lora; each with its length)
-    key_i = xxh3_64(bytes of block i, seed = key_{i-1}),  key_{-1} = root
+    local_i = xxh3_64(tokens of block i, seed)
+    key_0   = local_0
+    key_i   = xxh3_64(key_{i-1} || local_i, seed)
 
-The parent goes in as seed because that needs no copy of the block: 8192 tokens cost about 40
-microseconds of hashing. Keys don't depend on the engine's own hashes, their seed or its block
-size. They are no cryptography: a collision costs a cache miss, never a wrong answer.
+With a fixed seed these are the block hashes that Dynamo's router makes. Our seed says what else
+must agree for KV to be the same: the model's (or adapter's) name, the cache salt, the namespace,
+and the version of these rules. Images and other media enter the local hash of the block in which
+they begin, by their place in it.
+
+Keys don't depend on the engine's own hashes, their seed or its block size. They are no
+cryptography: a collision costs a cache miss, never a wrong answer.
 """
 
 import sys
 from array import array
-from collections.abc import Sequence
-from struct import iter_unpack
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from struct import Struct, iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
-SCHEME = 1
+SCHEME = 2
 """Version of the rules on this page. Readers ignore keys of another scheme."""
 OWN_BLOCK_TOKENS = 64
 """Tokens in one own block."""
@@ -27,38 +34,109 @@ TOKEN_BYTES = 4
 """Bytes of one packed token id."""
 ESTIMATE_BYTES_PER_TOKEN = 4
 """Bytes of text that stand in for one token where there is no tokenizer."""
+SALT_KEY_BYTES = 32
+"""Least length of a key for salts that somebody chose."""
 
 _ROOT = b"epp own block %d" % SCHEME
 _TEXT = b"epp own block %d of bytes" % SCHEME
-_EXTRA = b"\x01"  # makes the input's length odd, which no block of whole tokens has
+_pair = Struct("<QQ").pack
+_media = Struct("<QI").pack
 
 
-def seed_of(model: str, *, salt: str = "", lora: str = "") -> int:
-    """Root of a chain (64 bit): what differs in any of the three never shares a key.
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What all writers and readers of a pool must agree on, beside the model.
+
+    `salt_key` is the secret under which cache salts are hashed. Whoever reads the store sees keys
+    that a salt entered, never the salt; without the secret nobody can try guesses of it. A default
+    made from the pool's name protects against reading a salt off, not against guessing a short one:
+    the name is no secret. Neither hides how prompts of one salt relate to each other.
+    """
+
+    salt_key: bytes = field(default=b"", repr=False)
+    namespace: str = ""
+    """What else makes KV of the same tokens different: revision, data type, layout."""
+
+    @classmethod
+    def of_pool(cls, pool: str, *, salt_key: bytes | None = None, namespace: str = "") -> "Naming":
+        """`salt_key`: the pool's secret, at least SALT_KEY_BYTES (raises ValueError otherwise)."""
+        if salt_key is None:
+            salt_key = b"pool " + pool.encode("utf-8", "surrogatepass")
+        elif len(salt_key) < SALT_KEY_BYTES:
+            raise ValueError(f"a salt key has at least {SALT_KEY_BYTES} bytes")
+        return cls(blake2b(salt_key, person=b"epp salt key").digest(), namespace)
+
+
+PLAIN = Naming()
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Something in a prompt that isn't text: an image, a clip."""
+
+    identity: int
+    """64 bits (`media_identity`)."""
+    position: int
+    """Index of its first token in the prompt."""
+
+
+def media_identity(name: str | bytes) -> int:
+    """Identity of a medium that an engine knows by this name (its hash, or what a client gave)."""
+    return xxh3_64_intdigest(
+        name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
+    )
+
+
+def seed_of(model: str, *, salt: str = "", lora: str = "", naming: Naming = PLAIN) -> int:
+    """Seed of a chain (64 bit): what differs in any of them never shares a key.
 
     `model` is the name that the request asks for, which for a LoRA adapter is the adapter's.
     """
     framed = bytearray(_ROOT)
-    for text in (model, salt, lora):
-        # A lone surrogate is legal in JSON, so it can stand in a model's name.
-        data = text.encode("utf-8", "surrogatepass")
+    # A lone surrogate is legal in JSON, so it can stand in a model's name.
+    texts = [text.encode("utf-8", "surrogatepass") for text in (model, salt, lora)]
+    if salt:
+        texts[1] = blake2b(texts[1], key=naming.salt_key, digest_size=16).digest()
+    for data in (*texts, naming.namespace.encode("utf-8", "surrogatepass")):
         framed += len(data).to_bytes(8, "little")
         framed += data
     return xxh3_64_intdigest(bytes(framed))
 
 
 def token_keys(
-    tokens: Sequence[int] | bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS
+    tokens: Sequence[int] | bytes,
+    seed: int,
+    block_tokens: int = OWN_BLOCK_TOKENS,
+    media: Iterable[Media] = (),
 ) -> tuple[int, ...]:
     """Keys of the full blocks of `tokens`, first block first; a partial last block has none.
 
-    `tokens` are ids, or ids already packed (see `pack`). Raises ValueError for an id outside
-    0..2**32-1 and for packed ids of a broken length.
+    `tokens` are ids, or ids already packed (see `pack`). `media` may stand in any order. Raises
+    ValueError for an id outside 0..2**32-1 and for packed ids of a broken length.
     """
     data = tokens if isinstance(tokens, bytes) else pack(tokens)
     if len(data) % TOKEN_BYTES:
         raise ValueError(f"packed token ids take {TOKEN_BYTES} bytes each, got {len(data)} bytes")
-    return _chain(data, seed, TOKEN_BYTES * _positive(block_tokens))
+    size = TOKEN_BYTES * _positive(block_tokens)
+    there = _by_block(media, block_tokens)
+    if not there:
+        return _chained(_locals(data, seed, size), seed)
+    blocks = [data[at : at + size] for at in range(0, len(data) // size * size, size)]
+    hashes = [local_hash(block, seed, there.get(at, b"")) for at, block in enumerate(blocks)]
+    return _chained(hashes, seed)
+
+
+def more_keys(
+    tokens: bytes, parent: int | None, seed: int, block_tokens: int = OWN_BLOCK_TOKENS
+) -> tuple[int, ...]:
+    """Keys of the full blocks of packed `tokens` that follow the block `parent`; None: the first.
+
+    Raises as `token_keys` does.
+    """
+    if len(tokens) % TOKEN_BYTES:
+        raise ValueError(f"packed token ids take {TOKEN_BYTES} bytes each, got {len(tokens)} bytes")
+    size = TOKEN_BYTES * _positive(block_tokens)
+    return _chained(_locals(tokens, seed, size), seed, parent)
 
 
 def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> tuple[int, ...]:
@@ -68,16 +146,27 @@ def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> t
     own: they never meet those of `token_keys`.
     """
     root = xxh3_64_intdigest(_TEXT, seed)
-    return _chain(data, root, ESTIMATE_BYTES_PER_TOKEN * _positive(block_tokens))
+    size = ESTIMATE_BYTES_PER_TOKEN * _positive(block_tokens)
+    return _chained(_locals(data, root, size), root)
 
 
-def block_key(parent: int, block: bytes, extra: bytes = b"") -> int:
-    """Key of the block that follows `parent`.
+def local_hash(block: bytes, seed: int, extra: bytes = b"") -> int:
+    """Hash of one whole block alone. `extra`: what isn't text in it (`placed`), if anything."""
+    return xxh3_64_intdigest(block + extra if extra else block, seed)
 
-    `extra` are the identities of what isn't text in the block (images, embeddings): a block with
-    any never has the key of one without.
+
+def chained(parent: int | None, local: int, seed: int) -> int:
+    """Key of the block that follows `parent`, or that starts the prompt (None)."""
+    return local if parent is None else xxh3_64_intdigest(_pair(parent, local), seed)
+
+
+def placed(identity: int, offset: int) -> bytes:
+    """One medium in a block that begins `offset` tokens into it, as `local_hash` takes it.
+
+    12 bytes, which is a whole number of tokens: it is the block's fixed length that keeps a block
+    with media from equalling one without.
     """
-    return xxh3_64_intdigest(block + _EXTRA + extra if extra else block, parent)
+    return _media(identity, offset)
 
 
 def pack(tokens: Sequence[int]) -> bytes:
@@ -91,10 +180,26 @@ def pack(tokens: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def _chain(data: bytes, key: int, size: int) -> tuple[int, ...]:
+def _by_block(media: Iterable[Media], block_tokens: int) -> dict[int, bytes]:
+    there: dict[int, bytes] = {}
+    for one in sorted(media, key=lambda one: (one.position, one.identity)):
+        block, offset = divmod(one.position, block_tokens)
+        there[block] = there.get(block, b"") + placed(one.identity, offset)
+    return there
+
+
+def _locals(data: bytes, seed: int, size: int) -> list[int]:
     whole = memoryview(data)[: len(data) // size * size]
     digest = xxh3_64_intdigest
-    return tuple([key := digest(block, key) for (block,) in iter_unpack(f"{size}s", whole)])
+    return [digest(block, seed) for (block,) in iter_unpack(f"{size}s", whole)]
+
+
+def _chained(hashes: list[int], seed: int, parent: int | None = None) -> tuple[int, ...]:
+    if not hashes:
+        return ()
+    digest, pair = xxh3_64_intdigest, _pair
+    key = chained(parent, hashes[0], seed)
+    return (key, *[key := digest(pair(key, local), seed) for local in hashes[1:]])
 
 
 def _positive(block_tokens: int) -> int:

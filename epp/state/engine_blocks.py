@@ -1,54 +1,56 @@
 """From an engine's KV events to own keys: the writer's side of the prefix index.
 
-The rule that the request side shares: the chain of a prompt starts at
+The rule that the request side shares: the chain of a prompt starts with
 
-    seed_of(lora_name or the engine's served model, salt=cache_salt, lora="")
+    seed_of(lora_name or the engine's served model, salt=cache_salt, naming=the pool's)
 
 The event says `lora_name`; where an old engine knows only a `lora_id`, that goes into `lora`, and
-no request ever matches. The salt stands in the extra keys of a prompt's first block. All other
-extra keys (images, embeddings) are mixed into each own block that their engine block touches: such
-a block and all behind it never match plain text.
+no request ever matches. What else isn't text is told in `engine_extras`.
 
-What earns credit: blocks on the GPU (other tiers are counted and ignored), in groups of full
-attention. A group without a kind earns it if it is group 0. Where an engine has several such
-groups, a key needs all of them, as a hit does in the engine.
+What earns credit: groups of full attention, on each tier by itself. A group without a kind earns it
+if it is group 0. An own block that lies in part on one tier and in part on another is on neither.
+Slower tiers often say no tokens: such a block is known by its hash while another tier holds it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
-from xxhash import xxh3_64_digest
-
-from .blocks import OWN_BLOCK_TOKENS, TOKEN_BYTES, seed_of
-from .engine_tree import Tree
-from .events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from .blocks import OWN_BLOCK_TOKENS, PLAIN, TOKEN_BYTES, Naming, seed_of
+from .engine_extras import extras_of, salt_of
+from .engine_memory import recall, remember
+from .engine_orphans import MAX_ORPHANS, Block, Orphans
+from .engine_tier import Tier
+from .engine_tree import Node, Tree
+from .entries import Entries
+from .events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Hash
+from .records import MAX_TIER_NAME, MAX_TIERS, TierChange
 
 MAX_BLOCKS = 500_000
-"""Engine blocks; about 300 bytes each. Larger than any engine's GPU cache that we know of."""
-MAX_GROUPS = 16
+"""Engine blocks of one tier; about 300 bytes each. More than any GPU's cache that we know of."""
 FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+GPU = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What changed. Apply `reset` (forget everything) first; no key is in both lists."""
+    """What changed. Apply `reset` (forget everything) first; no key is in both lists of a tier."""
 
     reset: bool
     stored: tuple[int, ...]
     removed: tuple[int, ...]
+    tiers: tuple[TierChange, ...] = ()
+    """Of tiers other than the GPU."""
 
     @property
     def empty(self) -> bool:
-        return not (self.reset or self.stored or self.removed)
+        return not (self.reset or self.stored or self.removed or self.tiers)
 
 
 class EngineBlocks:
     """The cache of one life of one engine, as its events tell it.
 
-    Own keys are present iff every engine block that covers them is held. The owner calls `clear`
-    on a gap or a restart. Counters only ever rise.
+    Own keys are present on a tier iff it holds every engine block that covers them. The owner calls
+    `clear` on a gap or a restart. Counters only ever rise.
     """
 
     def __init__(
@@ -56,34 +58,46 @@ class EngineBlocks:
         model: str,
         own_block_tokens: int = OWN_BLOCK_TOKENS,
         max_blocks: int = MAX_BLOCKS,
+        *,
+        naming: Naming = PLAIN,
+        max_orphans: int = MAX_ORPHANS,
     ) -> None:
         """`model` is the name by which requests ask for the engine's base model."""
         if own_block_tokens <= 0 or max_blocks <= 0:
             raise ValueError("own_block_tokens and max_blocks must be positive")
         self._model = model
+        self._naming = naming
         self._own_bytes = own_block_tokens * TOKEN_BYTES
         self._max_blocks = max_blocks
-        self._trees: dict[int, Tree] = {}
-        self._held = 0
+        self._tiers: dict[str, Tier] = {}
+        self._orphans = Orphans(max_orphans)
         self._reset = False
-        self._touched: dict[int, bool] = {}
-        """Keys that this call may have changed: whether they were present before it."""
         self.orphans = 0
-        """Blocks whose parent isn't held: they give no credit."""
+        """Blocks that came without a known parent."""
         self.duplicates = 0
         """Blocks stored once more while held."""
         self.ignored = 0
-        """Events of another tier or another kind of attention."""
+        """Events of another kind of attention, or of tiers and groups beyond the limits."""
         self.unusable = 0
         """Blocks whose tokens are missing or don't fit their size."""
         self.unknown_removals = 0
-        """Removed blocks that weren't held, as orphans are not."""
+        """Removed blocks that weren't held."""
         self.overflows = 0
-        """Times that `max_blocks` was reached, each of which forgot everything."""
+        """Times that `max_blocks` was reached: on the GPU everything is forgotten then, a slower
+        tier takes no more."""
 
     def __len__(self) -> int:
-        """Engine blocks held."""
-        return self._held
+        """Engine blocks held, on all tiers."""
+        return sum(tier.held for tier in self._tiers.values())
+
+    @property
+    def waiting(self) -> int:
+        """Blocks held back until their parent is known."""
+        return len(self._orphans)
+
+    @property
+    def dropped_orphans(self) -> int:
+        return self._orphans.dropped
 
     def apply(self, events: Iterable[Event]) -> Delta:
         """Take events in order. After a reset `stored` is all that is present."""
@@ -95,134 +109,174 @@ class EngineBlocks:
                     self._remove(event)
                 case AllBlocksCleared():
                     self._forget()
-        touched, self._touched = self._touched, {}
+        changes = {name: tier.take() for name, tier in self._tiers.items()}
         if self._reset:
             self._reset = False
-            return Delta(True, tuple(self.present()), ())
-        stored = [key for key, was in touched.items() if not was and self._is_present(key)]
-        removed = [key for key, was in touched.items() if was and not self._is_present(key)]
-        return Delta(False, tuple(stored), tuple(removed))
+            present = self.tiers_present()
+            slower = tuple(TierChange(name, keys) for name, keys in present.items() if keys)
+            return Delta(True, tuple(self.present()), (), slower)
+        stored, removed = changes.pop(GPU, ((), ()))
+        slower = tuple(TierChange(name, *change) for name, change in changes.items() if any(change))
+        return Delta(False, stored, removed, slower)
 
     def present(self) -> list[int]:
-        """All own keys that are present."""
-        if len(self._trees) == 1:
-            return [key for tree in self._trees.values() for key in tree.credited]
-        first = next(iter(self._trees.values()), None)
-        return [] if first is None else [key for key in first.credited if self._is_present(key)]
+        """All own keys that are present on the GPU."""
+        tier = self._tiers.get(GPU)
+        return [] if tier is None else tier.present()
+
+    def tiers_present(self) -> dict[str, tuple[int, ...]]:
+        """Own keys that are present on each slower tier."""
+        return {name: tuple(tier.present()) for name, tier in self._tiers.items() if name != GPU}
 
     def clear(self) -> Delta:
         """Forget everything."""
         self._forget()
         return self.apply(())
 
+    def entries(self, engine_seq: int | None) -> Entries:
+        """All that another writer needs to go on from here; orphans are left out."""
+        return remember(self._tiers, engine_seq)
+
+    def restore(self, entries: Entries) -> Delta:
+        """Forget everything and take what a writer before remembered. What doesn't fit is left."""
+        self._forget()
+        for name, group, nodes in recall(entries):
+            tier = self._tier(name)
+            tree = None if tier is None else tier.tree(group)
+            if tier is None or tree is None:
+                continue
+            for node in nodes:
+                if node.hash not in tree.nodes and tier.held < self._max_blocks:
+                    tree.restore(node)
+                    tier.held += 1
+        return self.apply(())
+
     def _store(self, event: BlockStored) -> None:
-        tree = self._tree_of(event)
-        if tree is None:
+        name, group, kind = _tier_name(event.medium), event.group_idx or 0, event.kv_cache_spec_kind
+        credited = group == 0 if kind is None else kind in FULL_ATTENTION
+        tier = self._tier(name) if credited else None
+        if tier is None or tier.tree(group) is None:
             self.ignored += 1
             return
         size = event.block_size * TOKEN_BYTES
+        if not event.tokens:
+            self._store_by_name(name, group, event.block_hashes)
+            return
         if not size or size * len(event.block_hashes) != len(event.tokens):
             self.unusable += len(event.block_hashes)
             return
-        parent_hash = event.parent_block_hash
-        parent = None if parent_hash is None else tree.nodes.get(parent_hash)
-        orphaned = parent_hash is not None and parent is None
-        root = self._root_of(event) if parent_hash is None else 0
+        seed = self._seed_of(event) if event.parent_block_hash is None else 0
+        parent = event.parent_block_hash
         for at, hash_ in enumerate(event.block_hashes):
-            held = tree.nodes.get(hash_)
+            tokens = event.tokens[at * size : (at + 1) * size]
+            self._place(Block(name, group, hash_, parent, seed, tokens, extras_of(event, at)))
+            parent = hash_
+
+    def _place(self, first: Block) -> None:
+        """Take a block in, and all orphans that waited for it; or hold it as an orphan."""
+        todo = [first]
+        while todo:
+            block = todo.pop()
+            tier, tree = self._tree(block.tier, block.group)
+            held = tree.nodes.get(block.hash)
+            if held is not None:
+                held.references += block.references
+                self.duplicates += 1
+                continue
+            parent = None if block.parent is None else self._parent(tree, block)
+            if block.parent is not None and (parent is None or parent.tail is None):
+                self._hold(block)
+            elif self._has_room(tier):
+                node = tree.store(block.hash, parent, block.seed, block.tokens, block.extras)
+                node.references = block.references
+                tier.held += 1
+                todo.extend(reversed(self._orphans.children(block.group, block.hash)))
+            elif block.tier == GPU and parent is not None:
+                self._hold(block)
+            elif block.tier == GPU:
+                todo.append(block)  # everything was forgotten: there is room
+
+    def _store_by_name(self, tier: str, group: int, hashes: Iterable[Hash]) -> None:
+        """Blocks without tokens: what they hold is known while another tier holds them too."""
+        for hash_ in hashes:
+            here, tree = self._tree(tier, group)
+            held, origin = tree.nodes.get(hash_), self._elsewhere(group, hash_)
             if held is not None:
                 held.references += 1
                 self.duplicates += 1
-                parent, orphaned = held, False
-                continue
-            if not orphaned and self._held >= self._max_blocks:
-                self.overflows += 1
-                self._forget()
-                tree = self._plant(event.group_idx or 0)
-                orphaned = parent is not None
-            if orphaned:
-                self.orphans += 1
-                continue
-            tokens = event.tokens[at * size : (at + 1) * size]
-            parent = tree.store(hash_, parent, root, tokens, _mixed_in(event, at))
-            self._held += 1
+            elif origin is None:
+                self.unusable += 1
+            elif self._has_room(here):
+                tree.copy(origin)
+                here.held += 1
 
     def _remove(self, event: BlockRemoved) -> None:
-        tree = self._trees.get(event.group_idx or 0)
-        if tree is None or not _on_gpu(event.medium):
+        name, group = _tier_name(event.medium), event.group_idx or 0
+        tier = self._tiers.get(name)
+        if tier is None or group not in tier.trees:
             self.ignored += 1
             return
         for hash_ in event.block_hashes:
-            if hash_ not in tree.nodes:
+            if not tier.remove(group, hash_) and not self._orphans.remove(name, group, hash_):
                 self.unknown_removals += 1
-            elif tree.remove(hash_):
-                self._held -= 1
 
-    def _tree_of(self, event: BlockStored) -> Tree | None:
-        """The tree that an event belongs to; None when it earns no credit."""
-        group, kind = event.group_idx or 0, event.kv_cache_spec_kind
-        credited = group == 0 if kind is None else kind in FULL_ATTENTION
-        if not credited or not _on_gpu(event.medium):
-            return None
-        tree = self._trees.get(group)
-        if tree is None and len(self._trees) < MAX_GROUPS:
-            tree = self._plant(group)
-        return tree
+    def _tier(self, name: str) -> Tier | None:
+        tier = self._tiers.get(name)
+        if tier is None and len(self._tiers) <= MAX_TIERS and len(name) <= MAX_TIER_NAME:
+            tier = self._tiers[name] = Tier(self._own_bytes)
+        return tier
 
-    def _plant(self, group: int) -> Tree:
-        for key in self.present():  # a new group holds none of them yet
-            self._before_flip(key)
-        tree = self._trees[group] = Tree(self._own_bytes, self._before_flip)
-        return tree
+    def _tree(self, name: str, group: int) -> tuple[Tier, Tree]:
+        """Of a tier and group that are within the limits."""
+        tier = self._tier(name)
+        tree = None if tier is None else tier.tree(group)
+        assert tier is not None
+        assert tree is not None
+        return tier, tree
+
+    def _parent(self, tree: Tree, block: Block) -> Node | None:
+        assert block.parent is not None
+        here = tree.nodes.get(block.parent)
+        return self._elsewhere(block.group, block.parent) if here is None else here
+
+    def _elsewhere(self, group: int, hash_: Hash) -> Node | None:
+        """A block on whatever tier holds it."""
+        for tier in self._tiers.values():
+            tree = tier.trees.get(group)
+            node = None if tree is None else tree.nodes.get(hash_)
+            if node is not None:
+                return node
+        return None
+
+    def _hold(self, block: Block) -> None:
+        self.orphans += 1
+        self._orphans.hold(block)
+
+    def _has_room(self, tier: Tier) -> bool:
+        """Whether one more block fits. On the GPU new blocks matter most: the old ones go."""
+        if tier.held < self._max_blocks:
+            return True
+        self.overflows += 1
+        if tier is self._tiers.get(GPU):
+            self._forget()
+        return False
 
     def _forget(self) -> None:
-        self._trees = {}
-        self._held = 0
-        self._touched = {}
+        self._tiers = {}
+        self._orphans.clear()
         self._reset = True
 
-    def _before_flip(self, key: int) -> None:
-        if key not in self._touched:
-            self._touched[key] = self._is_present(key)
-
-    def _is_present(self, key: int) -> bool:
-        return all(key in tree.credited for tree in self._trees.values())
-
-    def _root_of(self, event: BlockStored) -> int:
-        salt, _ = _extras(event, 0)
+    def _seed_of(self, event: BlockStored) -> int:
         adapter = ""
         if not event.lora_name and event.lora_id:
             adapter = f"id {event.lora_id}"
-        return seed_of(event.lora_name or self._model, salt=salt, lora=adapter)
+        return seed_of(
+            event.lora_name or self._model,
+            salt=salt_of(event),
+            lora=adapter,
+            naming=self._naming,
+        )
 
 
-def _on_gpu(medium: str | None) -> bool:
-    return medium is None or medium.upper() == "GPU"
-
-
-def _extras(event: BlockStored, at: int) -> tuple[str, list[Any]]:
-    """Salt and other extra keys of a block, without the adapter's name.
-
-    The engine lists adapter, images, salt, embeddings, untagged. Only a prompt's first block has a
-    salt; where old engines name images by a bare string, the last string there is taken for it: no
-    request then matches, which is safe.
-    """
-    keys = event.extra_keys
-    of_block = keys[at] if keys is not None and at < len(keys) else None
-    if of_block is None:
-        return "", []
-    rest = list(of_block) if isinstance(of_block, list | tuple) else [of_block]
-    if event.lora_name and event.lora_name in rest:
-        rest.remove(event.lora_name)
-    salt = ""
-    if at == 0 and event.parent_block_hash is None:
-        texts = [place for place, key in enumerate(rest) if isinstance(key, str)]
-        salt = rest.pop(texts[-1]) if texts else ""
-    return salt, rest
-
-
-def _mixed_in(event: BlockStored, at: int) -> bytes:
-    if event.extra_keys is None:
-        return b""
-    _, rest = _extras(event, at)
-    return xxh3_64_digest(msgspec.msgpack.encode(rest)) if rest else b""
+def _tier_name(medium: str | None) -> str:
+    return GPU if medium is None else medium.upper()

@@ -1,4 +1,4 @@
-"""One KV group's blocks as the engine holds them, and the own keys that they complete.
+"""One KV group's blocks on one tier as the engine holds them, and the own keys that they complete.
 
 Engine blocks and own blocks are cut from the same prompt at different places. Each engine block
 remembers how far the chain of own keys had come at its end: the last own key, and the tokens after
@@ -13,34 +13,40 @@ Two prompts may complete the same own key with different engine blocks, hence th
 
 from collections.abc import Callable
 
-from .blocks import block_key
+from .blocks import TOKEN_BYTES, chained, local_hash
+from .engine_extras import NOTHING, Extras
 from .events import Hash
 
 
 class Node:
     """One engine block in the cache."""
 
-    __slots__ = ("chain", "extra", "hash", "keys", "linked", "parent", "references", "tail")
+    __slots__ = (
+        "chain", "extra", "hash", "keys", "linked", "parent", "references", "seed", "tail",
+    )  # fmt: skip
 
-    def __init__(self, hash_: Hash) -> None:
+    def __init__(self, hash_: Hash, seed: int) -> None:
         self.hash = hash_
+        self.seed = seed
+        """Of the chain that it is in."""
         self.parent: Hash | None = None
         """Hash of the block before it, if this one spans: if it begins inside an own block."""
         self.references = 1
         self.keys: tuple[int, ...] = ()
         """Own keys that it completes."""
-        self.chain = 0
-        """Last own key at or before its end, or the root."""
-        self.tail = b""
-        """Packed tokens after that key."""
+        self.chain: int | None = None
+        """Last own key at or before its end; None before the first."""
+        self.tail: bytes | None = b""
+        """Packed tokens after that key; None where they aren't known (`entries`)."""
         self.extra = b""
-        """Identities of what isn't text in the blocks that the tail reaches into."""
+        """What isn't text in the tail, as `blocks.local_hash` takes it."""
         self.linked = True
         """Whether all blocks between it and the own block's start before it are held."""
 
 
 class Tree:
-    """The blocks of one group. `before_flip` hears of a key just before it comes or goes."""
+    """The blocks of one group on one tier. `before_flip` hears of a key just before it comes or
+    goes."""
 
     __slots__ = ("_before_flip", "_own_bytes", "_waiting", "credited", "nodes")
 
@@ -54,21 +60,27 @@ class Tree:
         """Spanning blocks by the hash of the block before them, which need not be held."""
 
     def store(
-        self, hash_: Hash, parent: Node | None, root: int, tokens: bytes, extra: bytes
+        self, hash_: Hash, parent: Node | None, seed: int, tokens: bytes, extras: Extras = NOTHING
     ) -> Node:
-        """Add a block that isn't held. `parent` is; `root` begins the chain where it is None."""
-        node = Node(hash_)
-        self._extend(node, parent, root, tokens, extra)
+        """Add a block that isn't held. `parent` is held here or on another tier, and has a tail;
+        `seed` begins the chain where it is None."""
+        node = Node(hash_, seed if parent is None else parent.seed)
+        self._extend(node, parent, tokens, extras)
         if parent is not None and parent.tail:
             node.parent = parent.hash
-            # A parent with own keys closed the own block before: its tail is in itself.
-            node.linked = parent.linked or bool(parent.keys)
-            self._wait(node)
-        self.nodes[hash_] = node
-        for key in self._own_of(node):
-            self._credit(key)
-        self._relink(node.hash, node.linked or bool(node.keys))
-        return node
+        return self._add(node)
+
+    def copy(self, origin: Node) -> Node:
+        """Add a block that isn't held here but on another tier, where it is `origin`."""
+        node = Node(origin.hash, origin.seed)
+        node.parent = origin.parent
+        node.keys, node.chain = origin.keys, origin.chain
+        node.tail, node.extra = origin.tail, origin.extra
+        return self._add(node)
+
+    def restore(self, node: Node) -> None:
+        """Add a block that a memory tells of; its references and all else are as it says."""
+        self._add(node)
 
     def remove(self, hash_: Hash) -> bool:
         """Take one reference away; True when that was the last and the block is gone."""
@@ -84,22 +96,43 @@ class Tree:
         del self.nodes[hash_]
         return True
 
-    def _extend(
-        self, node: Node, parent: Node | None, root: int, tokens: bytes, extra: bytes
-    ) -> None:
-        chain = root if parent is None else parent.chain
-        data = tokens if parent is None else parent.tail + tokens
-        mixed = extra if parent is None else parent.extra + extra
+    def continued(self, node: Node) -> int:
+        """How many blocks begin inside the own block that `node` leaves open."""
+        behind = self._waiting.get(node.hash)
+        return 0 if behind is None else 1 if isinstance(behind, Node) else len(behind)
+
+    def _add(self, node: Node) -> Node:
+        if node.parent is not None:
+            before = self.nodes.get(node.parent)
+            # A parent with own keys closed the own block before: its tail is in itself.
+            node.linked = before is not None and (before.linked or bool(before.keys))
+            self._wait(node)
+        self.nodes[node.hash] = node
+        for key in self._own_of(node):
+            self._credit(key)
+        self._relink(node.hash, node.linked or bool(node.keys))
+        return node
+
+    def _extend(self, node: Node, parent: Node | None, tokens: bytes, extras: Extras) -> None:
         own = self._own_bytes
+        open_, before = (b"", b"") if parent is None else (parent.tail or b"", parent.extra)
+        chain = None if parent is None else parent.chain
+        data = open_ + tokens
+        shift = len(open_) // TOKEN_BYTES
         keys: list[int] = []
         for end in range(own, len(data) + 1, own):
-            chain = block_key(chain, data[end - own : end], extra if keys else mixed)
+            block = data[end - own : end]
+            extra = extras.within(end - own, end, shift) if extras else b""
+            local = local_hash(block, node.seed, extra if keys else before + extra)
+            chain = chained(chain, local, node.seed)
             keys.append(chain)
         node.keys = tuple(keys)
         node.chain = chain
-        node.tail = data[len(keys) * own :]
+        whole = len(keys) * own
+        node.tail = data[whole:]
         if node.tail:
-            node.extra = extra if keys else mixed
+            extra = extras.within(whole, whole + own, shift) if extras else b""
+            node.extra = extra if keys else before + extra
 
     def _own_of(self, node: Node) -> tuple[int, ...]:
         return node.keys if node.linked else node.keys[1:]

@@ -17,7 +17,6 @@ there, parent 0 means none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
@@ -149,46 +148,6 @@ def split_frames(parts: Sequence[bytes]) -> Frame:
     if number < 0:
         raise DecodeError(f"a live message has no sequence {number}")
     return Frame(topic, number, payload)
-
-
-class Continuity(Enum):
-    """How a message follows the one before it."""
-
-    FIRST = "first"
-    NEXT = "next"
-    GAP = "gap"
-    """Messages are missing: what was known may be stale, so forget it (or ask for a replay)."""
-    RESTART = "restart"
-    """The publisher began a new life: all that was known is gone."""
-    DUPLICATE = "duplicate"
-    """Seen already: ignore it."""
-
-
-class SequenceCheck:
-    """Watches one publisher's sequence. After any answer it goes on from the sequence given."""
-
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last: int | None = None
-        """Sequence of the latest message, None before the first."""
-
-    def on(self, seq: int) -> Continuity:
-        last, self.last = self.last, seq
-        if last is None:
-            return Continuity.FIRST
-        if seq == last + 1:
-            return Continuity.NEXT
-        if seq > last:
-            return Continuity.GAP
-        # A life that ended after one message repeats 0. A needless reset is the cheaper error.
-        if seq == last and seq != 0:
-            return Continuity.DUPLICATE
-        return Continuity.RESTART
-
-    def forget(self) -> None:
-        """The next message is a first one again."""
-        self.last = None
 
 
 def _event(item: Any) -> Event | None:

@@ -15,6 +15,7 @@ from epp._pb import state_pb2 as pb
 from epp.errors import EppError
 from epp.framework import EndpointId, Incarnation, Lora
 
+from .blocks import SCHEME
 from .reports import LoadReport
 
 VERSION = 1
@@ -75,7 +76,7 @@ class BlockChange:
     removed: tuple[int, ...] = ()
     reset: bool = False
     own_block_tokens: int = 64
-    scheme: int = 1
+    scheme: int = SCHEME
     restated: bool = False
     """Said again for readers that came late; the others know it already."""
     tiers: tuple[TierChange, ...] = ()

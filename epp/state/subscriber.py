@@ -2,7 +2,7 @@
 
 Nothing is queued here beyond what ZMQ holds (`max_queue` messages). When that is full the
 publisher drops, and the sequence of the next message shows the gap. So does a damaged frame, which
-is dropped and counted. Either way `events.SequenceCheck` tells the owner to start over.
+is dropped and counted. Either way `sequencer` tells the owner what to do.
 """
 
 import asyncio

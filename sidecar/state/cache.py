@@ -1,14 +1,18 @@
 """What the engine's KV cache holds, as its events tell it. Pure.
 
-The engine's own sequence decides whether events may be believed. On a gap, a damaged batch or a
-restart everything is forgotten: a reader then knows less, but nothing wrong (fault C05).
+The engine's own sequence decides whether events may be believed (`epp.state.sequencer`). Where it
+breaks and no replay mends it, and after a damaged batch, everything is forgotten: a reader then
+knows less, but nothing wrong (fault C05).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from epp.state.blocks import PLAIN, Naming
 from epp.state.engine_blocks import Delta, EngineBlocks
-from epp.state.events import Continuity, DecodeError, Frame, SequenceCheck, decode
+from epp.state.entries import Entries
+from epp.state.events import DecodeError, Frame, decode
+from epp.state.sequencer import Forget, Proven, Replay, SequenceCounts, Sequencer, Step
 
 
 @dataclass(slots=True)
@@ -16,29 +20,65 @@ class EventCounts:
     """Only ever rise."""
 
     frames: int = 0
-    gaps: int = 0
-    restarts: int = 0
-    duplicates: int = 0
     undecodable: int = 0
     """Batches that are no batch: handled like a gap, since removals may be lost."""
     skipped: int = 0
     """Events of a kind that we do not know."""
+    other_ranks: int = 0
+    """Batches of another data parallel rank than ours."""
 
 
 class CacheMirror:
-    """Own blocks of one engine over all its lives; tells `changed` what each event changed."""
+    """Own blocks of one engine over all its lives; tells `changed` what each event changed.
 
-    def __init__(self, changed: Callable[[Delta], None]) -> None:
+    With `replays` somebody must fetch what `wanted` says. The methods that take messages return
+    True when they show that the engine has restarted.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[Delta], None],
+        *,
+        naming: Naming = PLAIN,
+        replays: bool = False,
+        rank: int | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`rank`: the data parallel rank whose cache this is; None takes the first that speaks."""
         self._changed = changed
+        self._naming = naming
+        self._asked_rank = self._rank = rank
         self._blocks: EngineBlocks | None = None
-        self._sequence = SequenceCheck()
+        self._sequencer = Sequencer(replays=replays, clock=clock)
+        self._memory: Entries | None = None
+        """Of a writer before us, while it isn't proven."""
         self._of_next_life = False
         self.counts = EventCounts()
 
     @property
     def sees_events(self) -> bool:
         """Whether this life's events have been seen: until then nothing is known of its blocks."""
-        return self._blocks is not None and self._sequence.last is not None
+        return self._blocks is not None and self._sequencer.heard
+
+    @property
+    def sequence(self) -> SequenceCounts:
+        """What the order of messages was like."""
+        return self._sequencer.counts
+
+    @property
+    def held(self) -> int:
+        """Messages that wait for a replay."""
+        return self._sequencer.held
+
+    @property
+    def wanted(self) -> Replay | None:
+        """The replay that should be fetched at present."""
+        return self._sequencer.wanted if self._blocks is not None else None
+
+    @property
+    def unproven(self) -> bool:
+        """A memory was given by `resume`, and no message or replay has yet shown it to be true."""
+        return self._sequencer.unproven
 
     @property
     def blocks(self) -> EngineBlocks | None:
@@ -47,20 +87,46 @@ class CacheMirror:
 
     def serve(self, model: str) -> None:
         """The engine's model is known (or another one than before): keys are seeded with it."""
-        self._blocks = EngineBlocks(model)
-        self._sequence.forget()
+        if self._blocks is not None:
+            self._memory = None
+            self._sequencer.forget()
+        self._blocks = EngineBlocks(model, naming=self._naming)
         self._changed(Delta(reset=True, stored=(), removed=()))
 
     def present(self) -> list[int]:
-        """All own keys that are present."""
+        """All own keys that are present on the GPU."""
         return [] if self._blocks is None else self._blocks.present()
+
+    def tiers_present(self) -> dict[str, tuple[int, ...]]:
+        """Own keys that are present on each slower tier."""
+        return {} if self._blocks is None else self._blocks.tiers_present()
+
+    def entries(self) -> Entries:
+        """All that a writer after us needs to go on from here."""
+        if self._memory is not None:
+            return self._memory
+        if self._blocks is None:
+            return Entries()
+        return self._blocks.entries(self._sequencer.last)
+
+    def resume(self, entries: Entries, engine_seq: int | None) -> bool:
+        """Go on from the memory of a writer before us, of the same life of the engine.
+
+        It is believed, and told to `changed`, once the engine's next message or a replay shows that
+        none was missed; else it is dropped. False when messages were taken already: too late.
+        """
+        if self._sequencer.last is not None or engine_seq is None:
+            return False
+        self._memory = entries
+        self._sequencer.resume(engine_seq)
+        return True
 
     def new_life(self) -> None:
         """The engine restarted. Events of the new life that came before the news are kept."""
         if self._of_next_life:
             self._of_next_life = False
             return
-        self._sequence.forget()
+        self._sequencer.forget()
         self._clear()
 
     def same_life(self) -> None:
@@ -68,25 +134,37 @@ class CacheMirror:
         self._of_next_life = False
 
     def on(self, frame: Frame) -> bool:
-        """Take one message. Returns True when it shows that the engine has restarted."""
+        """Take one message as it was published."""
         if self._blocks is None:
             return False
         self.counts.frames += 1
-        continuity = self._sequence.on(frame.seq)
-        if continuity is Continuity.DUPLICATE:
-            self.counts.duplicates += 1
-            return False
-        if continuity is Continuity.RESTART:
-            self.counts.restarts += 1
-            self._of_next_life = True
-            self._clear()
-        elif continuity is Continuity.GAP:
-            self.counts.gaps += 1
-            self._clear()
-        self._apply(self._blocks, frame.payload)
-        return continuity is Continuity.RESTART
+        return self._go(self._sequencer.live(frame))
 
-    def _apply(self, blocks: EngineBlocks, payload: bytes) -> None:
+    def replayed(self, frame: Frame) -> bool:
+        """Take one message of the replay that is wanted."""
+        return self._go(self._sequencer.replayed(frame))
+
+    def replay_ended(self, *, complete: bool) -> bool:
+        """The replay that was wanted is over, or broke off."""
+        return self._go(self._sequencer.replay_ended(complete=complete))
+
+    def _go(self, steps: Iterable[Step]) -> bool:
+        restarted = False
+        for step in steps:
+            match step:
+                case Frame():
+                    self._apply(step.payload)
+                case Proven.PROVEN:
+                    self._believe_memory()
+                case Forget.RESTART:
+                    restarted = self._of_next_life = True
+                    self._clear()
+                case Forget():
+                    self._clear()
+        return restarted
+
+    def _apply(self, payload: bytes) -> None:
+        assert self._blocks is not None
         try:
             batch = decode(payload)
         except DecodeError:
@@ -94,9 +172,24 @@ class CacheMirror:
             self._clear()
             return
         self.counts.skipped += batch.skipped
-        self._tell(blocks.apply(batch.events))
+        if batch.dp_rank is not None:
+            if self._rank is None:
+                self._rank = batch.dp_rank
+            if batch.dp_rank != self._rank:
+                self.counts.other_ranks += 1
+                return
+        self._tell(self._blocks.apply(batch.events))
+        if self._blocks.waiting:
+            self._sequencer.tell_afresh()
+
+    def _believe_memory(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None and self._blocks is not None:
+            self._tell(self._blocks.restore(memory))
 
     def _clear(self) -> None:
+        self._memory = None
+        self._rank = self._asked_rank
         if self._blocks is not None:
             self._tell(self._blocks.clear())
 

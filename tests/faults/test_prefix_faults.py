@@ -13,14 +13,14 @@ from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import EngineBlocks
 from epp.state.events import (
     BlockStored,
-    Continuity,
     DecodeError,
     Event,
-    SequenceCheck,
+    Frame,
     decode,
     split_frames,
 )
 from epp.state.prefix import PredictedIndex, PrefixIndex
+from epp.state.sequencer import Forget, Sequencer
 from tests.fakes.kv_publisher import (
     CLEARED,
     CLEARED_MAP,
@@ -49,7 +49,7 @@ class Pod:
     def __init__(self, index: PrefixIndex, inc: Incarnation, model: str = "m") -> None:
         self.index, self.inc = index, inc
         self.engine = EngineBlocks(model)
-        self.check = SequenceCheck()
+        self.sequencer = Sequencer()
 
     def tell(self, *events: Event) -> None:
         delta = self.engine.apply(events)
@@ -58,15 +58,16 @@ class Pod:
         self.index.store(self.inc, delta.stored)
         self.index.remove(self.inc, delta.removed)
 
-    def receive(self, seq: int, events: list[Any]) -> Continuity:
-        """What an owner does with a message."""
-        continuity = self.check.on(seq)
-        if continuity in {Continuity.GAP, Continuity.RESTART}:
-            self.engine.clear()
-            self.index.clear(self.inc)
-        if continuity is not Continuity.DUPLICATE:
-            self.tell(*decode(payload(events)).events)
-        return continuity
+    def receive(self, seq: int, events: list[Any]) -> list[Forget]:
+        """What an owner does with a message. Says why things were forgotten."""
+        steps = self.sequencer.live(Frame(b"kv", seq, payload(events)))
+        for step in steps:
+            if isinstance(step, Forget):
+                self.engine.clear()
+                self.index.clear(self.inc)
+            elif isinstance(step, Frame):
+                self.tell(*decode(step.payload).events)
+        return [step for step in steps if isinstance(step, Forget)]
 
     def credit(self, wanted: tuple[int, ...]) -> int:
         return self.index.lookup(wanted, [self.inc]).get(self.inc, 0)
@@ -83,7 +84,7 @@ def pod(index: PrefixIndex) -> Pod:
 
 
 def test_C01_a_cleared_cache_earns_no_credit(pod: Pod) -> None:
-    """`EngineBlocks.apply` on AllBlocksCleared; where it never comes, RESTART of SequenceCheck."""
+    """`EngineBlocks.apply` on AllBlocksCleared; where it never comes, `continuity`."""
     prompts = [[at * 1000 + token for token in range(128)] for at in range(10)]
     for at, prompt in enumerate(prompts):
         pod.tell(stored([f"{at}a".encode(), f"{at}b".encode()], prompt, 64))
@@ -94,10 +95,10 @@ def test_C01_a_cleared_cache_earns_no_credit(pod: Pod) -> None:
 
 
 def test_C01_a_restart_without_any_word_of_it_earns_no_credit(pod: Pod) -> None:
-    """`SequenceCheck.on`: a sequence that falls is a restart."""
+    """`continuity`: a sequence that falls is a restart."""
     for seq in range(3):
         pod.receive(seq, [stored_map([seq], [seq] * 64, 64)])
-    assert pod.receive(0, []) is Continuity.RESTART
+    assert pod.receive(0, []) == [Forget.RESTART]
     assert pod.credit(keys([1] * 64)) == 0
 
 
@@ -146,10 +147,10 @@ def test_C04_another_pod_at_the_same_place_inherits_nothing(index: PrefixIndex) 
 
 
 def test_C05_a_gap_resets_the_pod_so_that_no_missed_removal_leaves_credit(pod: Pod) -> None:
-    """`SequenceCheck.on`: a sequence that jumps is a gap."""
+    """`Sequencer._follow`: a gap that can't be mended forgets."""
     pod.receive(49, [stored_map([1, 2], PROMPT[:128], 64)])
     # 50 to 60 are lost, and with them the removal of both blocks.
-    assert pod.receive(61, [stored_map([5], [5] * 64, 64)]) is Continuity.GAP
+    assert pod.receive(61, [stored_map([5], [5] * 64, 64)]) == [Forget.GAP]
     assert pod.credit(keys(PROMPT[:128])) == 0
     assert pod.credit(keys([5] * 64)) == 1
 
@@ -325,11 +326,12 @@ def test_C17_a_block_stored_twice_survives_its_first_removal(pod: Pod) -> None:
     assert pod.credit(keys(PROMPT[:64])) == 0
 
 
-def test_C18_other_tiers_neither_give_nor_take_credit(pod: Pod) -> None:
-    """`engine_blocks._on_gpu`, asked for stores and for removals."""
+def test_C18_other_tiers_neither_give_nor_take_credit_of_the_gpu(pod: Pod) -> None:
+    """`engine_blocks._tier_name`, asked for stores and for removals."""
     block = keys(PROMPT[:64])
-    pod.tell(stored([1], [], 0, medium="CPU"), stored([1], PROMPT[:64], 64, medium="DISK"))
-    assert (pod.credit(block), pod.engine.ignored) == (0, 2)
+    pod.tell(stored([1], PROMPT[:64], 64, medium="CPU"), stored([1], [], 0, medium="DISK"))
+    assert pod.credit(block) == 0
+    assert pod.engine.tiers_present() == {"CPU": block, "DISK": block}
     pod.tell(stored([1], PROMPT[:64], 64))
     pod.tell(removed(1, medium="CPU"))
     assert pod.credit(block) == 1

@@ -67,7 +67,7 @@ async def test_C01_a_cleared_cache_is_empty_for_every_reader(pod: Pod) -> None:
 
 
 async def test_C05_after_a_gap_nothing_is_credited_that_may_be_gone(pod: Pod) -> None:
-    """Protected by `CacheMirror.on` (Continuity.GAP clears)."""
+    """Protected by `Sequencer._follow` (a gap that can't be mended forgets)."""
     await pod.engine.send([block(1), block(2), block(3)])
     await pod.knows(1, 2, 3)
     pod.engine.seq += 10
@@ -77,7 +77,7 @@ async def test_C05_after_a_gap_nothing_is_credited_that_may_be_gone(pod: Pod) ->
 
 
 async def test_C05_a_sequence_that_falls_is_an_engine_without_a_cache(pod: Pod) -> None:
-    """Protected by `CacheMirror.on` (Continuity.RESTART clears)."""
+    """Protected by `Sequencer._follow` (a fallen sequence forgets)."""
     await pod.engine.send([block(1), block(2)])
     await pod.knows(1, 2)
     pod.engine.seq = 0
@@ -87,7 +87,7 @@ async def test_C05_a_sequence_that_falls_is_an_engine_without_a_cache(pod: Pod) 
 
 
 async def test_C19_an_orphan_earns_nothing_and_its_neighbours_do(pod: Pod) -> None:
-    """Protected by `EngineBlocks._store`; the orphan is counted on the metrics page."""
+    """Protected by `EngineBlocks._place`; the orphan is counted on the metrics page."""
     await pod.engine.send([block(5), block(6, parent=999), block(7)])
     await pod.log.until(lambda view: {key(5), key(7)} <= view.keys)
     assert key(6) not in pod.log.view.keys

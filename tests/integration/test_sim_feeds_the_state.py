@@ -6,8 +6,9 @@ import pytest
 from epp.sim.tokenizer import encode
 from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import EngineBlocks
-from epp.state.events import Continuity, SequenceCheck, decode, split_frames
+from epp.state.events import decode, split_frames
 from epp.state.metrics_page import parse_page
+from epp.state.sequencer import Continuity, continuity
 from tests.fakes.engines import EventTap, eventually, running_engine
 
 PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
@@ -16,7 +17,7 @@ PROMPT = "The prefill worker computes the prompt and the decode worker pulls the
 @pytest.mark.parametrize("block_tokens", [16, 48, 64, 128])
 async def test_own_blocks_follow_from_its_events_for_any_block_size(block_tokens: int) -> None:
     blocks = EngineBlocks("sim")
-    sequences = SequenceCheck()
+    last = None
     salted = {"prompt": PROMPT, "max_tokens": 1, "cache_salt": "tenant"}
     async with running_engine(block_tokens=block_tokens) as engine:
         assert engine.kv_events_endpoint is not None
@@ -28,7 +29,8 @@ async def test_own_blocks_follow_from_its_events_for_any_block_size(block_tokens
                 async with http.post("/v1/completions", json=body) as response:
                     assert response.status == 200
                 frame = split_frames(await tap.frames())
-                assert sequences.on(frame.seq) in {Continuity.FIRST, Continuity.NEXT}
+                assert continuity(last, frame.seq) in {Continuity.FIRST, Continuity.NEXT}
+                last = frame.seq
                 batch = decode(frame.payload)
                 assert batch.skipped == 0
                 blocks.apply(batch.events)

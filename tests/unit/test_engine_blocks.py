@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from epp.state.blocks import seed_of, token_keys
-from epp.state.engine_blocks import MAX_GROUPS, EngineBlocks
+from epp.state.engine_blocks import EngineBlocks
+from epp.state.engine_tier import MAX_GROUPS
 from epp.state.events import decode
 from tests.fakes.kv_publisher import CLEARED, removed, stored
 

@@ -13,9 +13,7 @@ from epp.state.events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    Continuity,
     DecodeError,
-    SequenceCheck,
     decode,
     split_frames,
 )
@@ -164,25 +162,6 @@ def test_a_batch_of_another_shape_is_an_error_that_names_no_value(shape: Any) ->
 def test_hostile_bytes_are_a_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         decode(data)
-
-
-def test_a_sequence_is_followed_through_gaps_restarts_and_repeats() -> None:
-    check = SequenceCheck()
-    told = [check.on(seq) for seq in (5, 6, 6, 9, 10, 0, 1, 0, 0, 1)]
-    assert told == [
-        Continuity.FIRST,
-        Continuity.NEXT,
-        Continuity.DUPLICATE,
-        Continuity.GAP,
-        Continuity.NEXT,
-        Continuity.RESTART,
-        Continuity.NEXT,
-        Continuity.RESTART,
-        Continuity.RESTART,  # a life of one message, then another: not a repeat
-        Continuity.NEXT,
-    ]
-    check.forget()
-    assert check.on(40) is Continuity.FIRST
 
 
 def test_frames_are_topic_sequence_and_payload() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from epp.framework import Endpoint, EndpointId, Incarnation, PoolId, Request, Rung, Source
+from epp.state.blocks import SCHEME
 from epp.state.charges import Charges
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook
@@ -414,7 +415,7 @@ def test_not_ready_takes_an_endpoint_out_at_once(state: PoolState) -> None:
     "change",
     [
         BlockChange(stored=KEYS, reset=True, own_block_tokens=32),
-        BlockChange(stored=KEYS, reset=True, scheme=2),
+        BlockChange(stored=KEYS, reset=True, scheme=SCHEME + 1),
     ],
 )
 def test_blocks_of_another_scheme_are_ignored_and_counted(change: BlockChange) -> None:

@@ -41,7 +41,7 @@ def test_a_duplicate_changes_nothing_and_is_counted() -> None:
     cache.on(frame(1, 1))
     cache.on(frame(1, 2))
     assert cache.present() == [key(1)]
-    assert cache.counts.duplicates == 1
+    assert cache.sequence.duplicates == 1
 
 
 def test_events_of_the_new_life_that_come_before_its_news_are_kept() -> None:

@@ -1,0 +1,189 @@
+"""The memory of a writer: all that it needs to go on with an engine's events after it restarted.
+
+Columns, one row for each engine block, in the order of `runs`. `pack` makes one blob of them, of
+about 8 bytes for an engine block and 8 more for each own key; a snapshot carries it, and only
+writers read it. What readers credit is told apart from this (`EngineBlocks.present`): a block in
+here may complete a key that a hole before it takes away.
+
+Tokens are kept only where a chain of own keys can be continued in the middle of an own block: at
+its ends and forks. A continuation anywhere else has an unknown parent, and so earns nothing.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.errors import EppError
+
+from .blocks import SCHEME
+from .events import Hash
+
+VERSION = 1
+MAX_ENTRIES = 4_000_000
+"""Engine blocks in one memory; a blob that claims more is not read."""
+MAX_COLUMN = 128 << 20
+"""Bytes of one unpacked column."""
+NOT_SPANNING = -1
+"""Parent of a block that begins where an own block does, or that starts its prompt."""
+NOT_HELD = -2
+"""Parent of a block that reaches back into one that is gone."""
+
+
+class EntriesError(EppError):
+    """A memory that can't be used: damaged, too large, or of another version or scheme."""
+
+    reason = "writer-memory"
+
+
+_GONE = -(1 << 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive rows that agree in these."""
+
+    tier: str
+    group: int
+    seed: int
+    """Of their chains; see `blocks`."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where the chain of own keys stands at the end of one block."""
+
+    row: int
+    chain: int | None
+    """Last own key at or before its end; None before the first."""
+    tokens: bytes | None
+    """Packed tokens after that key; None where they aren't known."""
+    extra: bytes
+    """Identities of what isn't text there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    runs: tuple[Run, ...] = ()
+    hashes: tuple[Hash, ...] = ()
+    references: tuple[int, ...] = ()
+    """How many times each block was stored and not removed."""
+    parents: tuple[int, ...] = ()
+    """Row of the block that each reaches back into, or NOT_SPANNING, or NOT_HELD."""
+    key_counts: tuple[int, ...] = ()
+    keys: tuple[int, ...] = ()
+    """Own keys that the blocks complete, `key_counts` of them for each, in order."""
+    tails: tuple[Tail, ...] = ()
+    engine_seq: int | None = None
+    """Sequence of the engine's last message that is in here; None before the first."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def pack(self) -> bytes:
+        """One blob, the same for equal entries."""
+        whole = _Packed(
+            version=VERSION,
+            scheme=SCHEME,
+            engine_seq=self.engine_seq,
+            runs=[(run.tier, run.group, run.seed, run.count) for run in self.runs],
+            hashes=_packed_hashes(self.hashes),
+            references=_small(self.references, np.uint32),
+            parents=_small(_steps(self.parents), np.int32),
+            key_counts=_small(self.key_counts, np.uint32),
+            keys=np.array(self.keys, "<u8").tobytes(),
+            tails=[(tail.row, tail.chain, tail.tokens, tail.extra) for tail in self.tails],
+        )
+        return msgspec.msgpack.encode(whole)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Entries":
+        """Read a blob. Raises EntriesError; what comes back is consistent in itself."""
+        try:
+            packed = msgspec.msgpack.decode(data, type=_Packed)
+            if (packed.version, packed.scheme) != (VERSION, SCHEME):
+                raise EntriesError("the memory is of another version")
+            entries = _unpacked(packed)
+        except (msgspec.MsgspecError, ValueError, TypeError, zlib.error) as error:
+            raise EntriesError(f"the memory can't be read: {error}") from error
+        _check(entries)
+        return entries
+
+
+class _Packed(msgspec.Struct, array_like=True):
+    version: int
+    scheme: int
+    engine_seq: int | None
+    runs: list[tuple[str, int, int, int]]
+    hashes: bytes | list[Hash]
+    """Raw unsigned 64 bit, little endian, or whatever else the engine's hashes are."""
+    references: bytes
+    parents: bytes
+    """How many rows before its own each parent stands; 0 is NOT_SPANNING."""
+    key_counts: bytes
+    keys: bytes
+    tails: list[tuple[int, int | None, bytes | None, bytes]]
+
+
+def _unpacked(packed: _Packed) -> Entries:
+    steps = _column(packed.parents, np.int32)
+    rows = np.arange(len(steps))
+    parents = np.where(steps == 0, NOT_SPANNING, rows - steps)
+    parents[steps == _GONE] = NOT_HELD
+    raw = packed.hashes
+    hashes = np.frombuffer(raw, "<u8").tolist() if isinstance(raw, bytes) else raw
+    return Entries(
+        runs=tuple(Run(*run) for run in packed.runs),
+        hashes=tuple(hashes),
+        references=tuple(_column(packed.references, np.uint32).tolist()),
+        parents=tuple(parents.tolist()),
+        key_counts=tuple(_column(packed.key_counts, np.uint32).tolist()),
+        keys=tuple(np.frombuffer(packed.keys, "<u8").tolist()),
+        tails=tuple(Tail(*tail) for tail in packed.tails),
+        engine_seq=packed.engine_seq,
+    )
+
+
+def _check(entries: Entries) -> None:
+    count = len(entries)
+    fits = (
+        count <= MAX_ENTRIES
+        and count == sum(run.count for run in entries.runs)
+        and all(run.count >= 0 for run in entries.runs)
+        and count == len(entries.references) == len(entries.parents) == len(entries.key_counts)
+        and all(references > 0 for references in entries.references)
+        and len(entries.keys) == sum(entries.key_counts)
+        and all(NOT_HELD <= parent < count for parent in entries.parents)
+        and all(0 <= tail.row < count for tail in entries.tails)
+    )
+    if not fits:
+        raise EntriesError("the memory's columns don't fit each other")
+
+
+def _packed_hashes(hashes: Sequence[Hash]) -> bytes | list[Hash]:
+    if all(isinstance(one, int) and one >= 0 for one in hashes):
+        return np.array(hashes, "<u8").tobytes()
+    return list(hashes)
+
+
+def _steps(parents: Sequence[int]) -> list[int]:
+    special = {NOT_SPANNING: 0, NOT_HELD: _GONE}
+    return [special.get(parent, row - parent) for row, parent in enumerate(parents)]
+
+
+def _small(numbers: Sequence[int], kind: "type[np.generic]") -> bytes:
+    """Columns of small numbers that repeat nearly vanish."""
+    return zlib.compress(np.array(numbers, np.dtype(kind).newbyteorder("<")).tobytes(), 1)
+
+
+def _column(data: bytes, kind: "type[np.generic]") -> "NDArray[Any]":
+    reader = zlib.decompressobj()
+    raw = reader.decompress(data, MAX_COLUMN)
+    if not reader.eof:
+        raise ValueError("a column is too long")
+    return np.frombuffer(raw, np.dtype(kind).newbyteorder("<"))
