@@ -9,6 +9,7 @@ from epp.config.serve import ServeSettings, is_loopback
 from epp.framework import Decision, Request
 from epp.observe import admin
 from epp.observe.explain import Explain
+from epp.observe.metrics import Metrics
 from epp.observe.probe import Asked, Preview
 from epp.request.director import PickDirector
 from epp.request.exchange import Arrival
@@ -24,6 +25,7 @@ class Parts(Protocol):
     explain: Explain
     pool: PoolState
     switch: ModeSwitch
+    metrics: Metrics
 
 
 def admin_port(
@@ -37,6 +39,7 @@ def admin_port(
         switch=parts.switch,
         clock=clock,
         preview=preview_by(director),
+        numbers=parts.metrics.sources.state,
         token=None if is_loopback(settings.admin_host) else parts.admin_token,
         max_probe_bytes=settings.max_request_bytes,
     )

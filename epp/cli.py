@@ -19,6 +19,7 @@ from epp.commands.explain import explain
 from epp.commands.flags import AsJson, Format, Level, OnFailure, checked
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
+from epp.commands.top import top
 from epp.config.token import read_token
 from epp.errors import EppError
 
@@ -37,6 +38,7 @@ app.add_typer(local, name="local")
 app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(explain)
+app.command()(top)
 
 
 @app.command()

@@ -13,14 +13,13 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from epp.framework import Load
-from epp.state.endpoints import EndpointStatus
 from epp.state.pool import PoolState
 
-from . import probe
+from . import overview, probe
 from .bearer import bearer
 from .explain import MAX_DECISIONS, Explain
 from .metrics import Metrics
+from .state_numbers import StateNumbers
 
 DEFAULT_DECISIONS = 50
 MAX_BODY_BYTES = 4096
@@ -63,10 +62,12 @@ def admin_app(
     switch: Switch,
     clock: Callable[[], float],
     preview: probe.Preview,
+    numbers: StateNumbers,
     token: str | None = None,
     max_probe_bytes: int = probe.MAX_BODY_BYTES,
 ) -> web.Application:
-    """`/debug/decisions`, `/debug/endpoints`, `/debug/mode`, `/v1/routing/probe` and `/healthz`.
+    """`/debug/decisions`, `/debug/endpoints`, `/debug/state` (the endpoints and all else that
+    is known), `/debug/mode`, `/v1/routing/probe` and `/healthz`.
 
     `token`: what each of them asks for; None: anybody may see them. `max_probe_bytes`: longest
     body of a request that is asked about.
@@ -97,10 +98,13 @@ def admin_app(
         )
 
     async def endpoints(_: web.Request) -> web.Response:
-        now = clock()
-        loads = {endpoint.id: endpoint.load for endpoint in pool.ready(now)}
-        members = pool.overview(now)
-        return _json({"endpoints": [_endpoint(one, loads.get(one.member.id)) for one in members]})
+        return _json({"endpoints": whole()["endpoints"]})
+
+    async def state(_: web.Request) -> web.Response:
+        return _json(whole())
+
+    def whole() -> dict[str, Any]:
+        return overview.page(pool, numbers, mode=str(switch.mode), now=clock())
 
     async def mode(_: web.Request) -> web.Response:
         return _json({"mode": str(switch.mode), "modes": [str(name) for name in switch.modes]})
@@ -120,6 +124,7 @@ def admin_app(
     )
     app.router.add_get("/debug/decisions", decisions)
     app.router.add_get("/debug/endpoints", endpoints)
+    app.router.add_get("/debug/state", state)
     app.router.add_get("/debug/mode", mode)
     app.router.add_post("/debug/mode", change)
     app.router.add_post("/v1/routing/probe", probed)
@@ -149,22 +154,6 @@ def _limit(text: str | None) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_DECISIONS:
         raise web.HTTPBadRequest(text=f"limit is a number from 1 to {MAX_DECISIONS}\n")
     return int(text)
-
-
-def _endpoint(status: EndpointStatus, load: Load | None) -> dict[str, Any]:
-    member = status.member
-    return {
-        "endpoint": str(member.id),
-        "address": member.address,
-        "role": str(member.role) or None,
-        "start_ms": status.incarnation.start_ms,
-        "ready": status.ready,
-        "rung": status.rung.name.lower(),
-        "blocks": status.blocks,
-        "trust": round(status.trust, 4),
-        "record_age_s": status.record_age_s,
-        "load": None if load is None else msgspec.to_builtins(load),
-    }
 
 
 def _json(value: Any) -> web.Response:

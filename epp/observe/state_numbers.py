@@ -45,6 +45,7 @@ class AlarmNumbers(Protocol):
 
     @property
     def active(self) -> Mapping[str, int]: ...
+    def by_endpoint(self) -> Mapping[str, Sequence[str]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,10 +99,13 @@ class Watch:
             found[alarm] += sign.raised
         return found
 
-    def of(self, endpoint: EndpointId) -> list[str]:
-        """What is wrong with one endpoint."""
-        signs = self._signs.items()
-        return sorted(name for (name, who), sign in signs if who == endpoint and sign.raised)
+    def by_endpoint(self) -> dict[str, list[str]]:
+        """What is wrong with endpoints, by their names."""
+        found: dict[str, list[str]] = {}
+        for (alarm, endpoint), sign in self._signs.items():
+            if sign.raised and endpoint is not None:
+                found.setdefault(str(endpoint), []).append(alarm)
+        return found
 
     def done(self, done: Done, endpoint: Endpoint, predicted_tokens: int) -> None:
         """A hook of `PoolState.on_done`."""

@@ -8,6 +8,7 @@ from epp.framework import Role
 from epp.observe import admin
 from epp.observe.explain import Explain
 from epp.observe.metrics import Metrics, Sources
+from epp.observe.state_numbers import StateNumbers
 from epp.request.plan.live import Built
 from epp.request.transport.grpc import StreamCounts
 from tests.fakes.desk import Desk, open_desk
@@ -47,6 +48,7 @@ async def admin_pages(
         switch=desk.switch,
         clock=desk.clock,
         preview=preview_by(desk.director),
+        numbers=StateNumbers(),
         token=token,
         max_probe_bytes=10_000,
     )

@@ -20,7 +20,14 @@ from tests.fakes.picker_process import picker_process
 from tests.fakes.watched import watched
 
 TOKEN = "s3cret-canary-s3cret-canary"
-PAGES = ("/debug/decisions", "/debug/endpoints", "/debug/mode", "/v1/routing/probe", "/healthz")
+PAGES = (
+    "/debug/decisions",
+    "/debug/endpoints",
+    "/debug/state",
+    "/debug/mode",
+    "/v1/routing/probe",
+    "/healthz",
+)
 
 
 def _file(directory: Path) -> str:

@@ -17,6 +17,7 @@ PAGES = (
     "/debug/plugins/state",
     "/debug/decisions",
     "/debug/endpoints",
+    "/debug/state",
     "/debug/mode",
     "/docs",
     "/redoc",
@@ -46,7 +47,7 @@ async def test_G08_every_port_shows_what_it_is_for_and_nothing_else(tmp_path: Pa
                 assert status in ({404} if name == "metrics" else {0, 400, 404}), (name, page)
         assert await _get(picker.ports["metrics"], "/metrics") == 200
         admin = {page for page in PAGES if await _get(picker.ports["admin"], page) != 404}
-        assert admin == {"/debug/decisions", "/debug/endpoints", "/debug/mode"}
+        assert admin == {"/debug/decisions", "/debug/endpoints", "/debug/state", "/debug/mode"}
 
 
 async def _get(port: int, path: str) -> int:

@@ -190,7 +190,15 @@ async def test_what_speaks_of_the_call_is_not_the_requests() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/debug/decisions", "/debug/endpoints", "/debug/mode", PROBE, "/healthz", "/nowhere"],
+    [
+        "/debug/decisions",
+        "/debug/endpoints",
+        "/debug/state",
+        "/debug/mode",
+        PROBE,
+        "/healthz",
+        "/nowhere",
+    ],
 )
 async def test_a_port_with_a_token_asks_for_it_on_every_page(path: str) -> None:
     async with pages(TOKEN) as (_, base, _, session):

@@ -98,8 +98,7 @@ def test_repeated_prompts_without_events_are_told() -> None:
     served(watch, 1)
     assert lasting(watch, 20.0) == ["no-events"]
     assert watch.active["no-events"] == 1
-    assert watch.of(A) == ["no-events"]
-    assert watch.of(B) == []
+    assert watch.by_endpoint() == {str(A): ["no-events"]}
 
 
 def test_repeats_count_by_prediction_where_the_engine_does_not_say_what_was_cached() -> None:
