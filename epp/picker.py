@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import structlog
 
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.control import files, objectives
 from epp.control.reload import Reload
+from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
@@ -170,8 +172,8 @@ class Picker:
 
     async def follow_file(self) -> None:
         """Keep membership as the file says; a bad file keeps the last good list."""
-        path, changes = self._membership()
-        if not changes:
+        path, follows = self._membership()
+        if not follows:
             return
         watched = files.watch(
             path,

@@ -45,7 +45,11 @@ class ServeSettings(BaseModel):
     pod_name: Annotated[str | None, Env("POD_NAME")] = Field(
         None, description="Name of this replica, for logs; its end begins the ids of decisions."
     )
-    endpoints_file: Path = Field(description="Watched YAML or JSON file that lists the endpoints.")
+    endpoints_file: Path | None = Field(
+        None,
+        description="Watched YAML or JSON file that lists the endpoints; required, unless a "
+        "configuration has file-discovery.",
+    )
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
     grpc_port: Port = Field(9002, description="ext_proc.")
     grpc_health_port: Port = Field(9003, description="grpc.health.v1, plaintext.")
@@ -185,6 +189,11 @@ class ServeSettings(BaseModel):
         if self.config_file is not None and self.config_text is not None:
             raise ValueError("--config-file and --config-text exclude each other")
         configured = self.config_file is not None or self.config_text is not None
+        if self.endpoints_file is None and not configured:
+            raise ValueError(
+                "--endpoints-file is missing: it lists the endpoints, which Kubernetes is not "
+                "asked for yet"
+            )
         if configured and (self.split, self.split_threshold_tokens) != ("prefix", 512):
             raise ValueError(
                 "--split and --split-threshold-tokens shape the default profiles: a configuration "
@@ -236,7 +245,5 @@ def _fault(entry: object) -> str:
     if not entry["loc"]:
         return str(entry["msg"]).removeprefix("Value error, ")
     flag = flag_of(str(entry["loc"][0]))
-    if entry["type"] == "missing":
-        return f"{flag} is missing: it lists the endpoints, which Kubernetes is not asked for yet"
     message = str(entry["msg"]).removeprefix("Value error, ")
     return f"{flag}: {message}, got {entry['input']!r}"

@@ -195,6 +195,19 @@ class MetricsReader(Protocol):
 
 
 @runtime_checkable
+class Discovery(Protocol):
+    """A producer of `endpoints`: a file that lists them."""
+
+    @property
+    def path(self) -> str:
+        """Absolute."""
+
+    @property
+    def watch_file(self) -> bool:
+        """Whether its changes are followed; else it is read once."""
+
+
+@runtime_checkable
 class LimitKeeper(Protocol):
     """A producer of `predicted-latency`."""
 
@@ -205,6 +218,7 @@ class LimitKeeper(Protocol):
 
 PRODUCED = frozenset(
     {
+        "endpoints",
         "tokens",
         "prefix-match",
         "inflight-load",

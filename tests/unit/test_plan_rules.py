@@ -450,7 +450,7 @@ def test_one_producer_of_a_type_is_enough(plugins: Install) -> None:
             "{sources: [{pluginRef: words, extractors: [{pluginRef: word}]}]}",
             "f:4:56 unknown plugin 'word'; did you mean 'words'?",
         ),
-        ("{discovery: {pluginRef: x}}", "f:4:13 'discovery' is not offered here: use --endpoints"),
+        ("{discovery: {pluginRef: x}}", "f:4:25 unknown plugin 'x'"),
         ("{peerDiscovery: {pluginRef: x}}", "f:4:13 'peerDiscovery' is not offered here: repl"),
         ("{crossReplicaSyncInterval: 1s}", "f:4:13 'crossReplicaSyncInterval' is not offered"),
         ("{crossReplicaSyncInterval: soon}", "f:4:13 'crossReplicaSyncInterval': expected a dur"),

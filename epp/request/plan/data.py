@@ -20,6 +20,7 @@ from .entries import Entries, added
 from .plan import Use
 
 DEFAULTS = {
+    "endpoints": "--endpoints-file, which is followed",
     "tokens": "the engines' own tokens, else estimated from bytes",
     "prefix-match": "the engines' KV events, else what was sent where",
     "inflight-load": "charged when a request is routed, until it ends",
@@ -46,7 +47,7 @@ def flow(config: PickerConfig, entries: Entries) -> tuple[Producers, Consumers]:
         _check_references(entry.parameters, ("plugins", number, "parameters"), entries)
     producers: Producers = {}
     types: dict[str, str] = {}
-    for use in entries.of(Kind.PRODUCER):
+    for use in _producing(config, entries):
         earlier = types.setdefault(use.type.name, use.reference)
         if earlier != use.reference:
             what = f"{use.reference!r} is a second {use.type.name}, {earlier!r} feeds the same"
@@ -66,10 +67,25 @@ def flow(config: PickerConfig, entries: Entries) -> tuple[Producers, Consumers]:
     return producers, consumers
 
 
+def _producing(config: PickerConfig, entries: Entries) -> Iterator[Use]:
+    """Producers in force: a discovery is only where it is named as the pool's."""
+    layer = config.data_layer
+    discovery = layer.discovery if layer is not None else None
+    for use in entries.of(Kind.PRODUCER):
+        if "endpoints" not in use.type.produces or (
+            discovery is not None and use.reference == discovery.plugin_ref
+        ):
+            yield use
+
+
 def _check_layer(config: PickerConfig, entries: Entries) -> None:
     layer = config.data_layer
     if layer is None:
         return
+    if layer.discovery is not None:
+        name, spot = layer.discovery.plugin_ref, ("dataLayer", "discovery", "pluginRef")
+        if "endpoints" not in entries.refer(name, spot).type.produces:
+            raise entries.file.fault(spot, f"{name!r} finds no endpoints: use file-discovery")
     given = entries.file.value["dataLayer"]
     for name, instead in elsewhere.DATA_LAYER.items():
         if given.get(name) is not None:

@@ -40,9 +40,11 @@ _ADMITTER = (
     "nobody is refused for times that are not met; slo-headroom-tier-filter prefers who meets them"
 )
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
-_KUBERNETES = "Kubernetes is not asked for anything yet; --endpoints-file lists the endpoints"
+_KUBERNETES = (
+    "it watches Kubernetes objects for plugins that read them, and no plugin here reads any; pods "
+    "come from --endpoints-file or file-discovery"
+)
 _MODELS = "what each endpoint serves is not asked; --known-models says what the pool serves"
-_FILE = "use --endpoints-file, which reads the same file and follows it"
 _GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
 _BURST = "predictions are made when a request is routed, so that bursts of equal prompts spread"
 _SOURCE = "the picker names no source of KV outside of a split request"
@@ -60,7 +62,6 @@ REFUSED = {
     "multicluster-metrics-data-source": _MULTI,
     "multicluster-metrics-extractor": _MULTI,
     "multicluster-file-discovery": _MULTI,
-    "file-discovery": _FILE,
     "k8s-notification-source": _KUBERNETES,
     "dcgm-data-source": _GPU,
     "dcgm-extractor": _GPU,
@@ -96,7 +97,6 @@ GATES = {"flowControl": QUEUE, "haPopulateNonLeaderDatastore": ""}
 every replica follows the pool."""
 
 DATA_LAYER = {
-    "discovery": "use --endpoints-file",
     "peerDiscovery": _PEERS,
     "crossReplicaSyncerPluginRef": _PEERS,
     "crossReplicaSyncInterval": _PEERS,

@@ -3,10 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from epp.framework import EngineNames, Engines, MetricsReader, MetricsSource, TokenSource
+from epp.framework import (
+    Discovery,
+    EngineNames,
+    Engines,
+    MetricsReader,
+    MetricsSource,
+    TokenSource,
+)
 from epp.framework.engines import PAGE
 
 from .live import Built
+
+
+def discovery(built: Built) -> Discovery | None:
+    """Who says which endpoints there are; None: the flag does."""
+    found = (one.plugin for one in built.producers.get("endpoints", ()))
+    return next((one for one in found if isinstance(one, Discovery)), None)
 
 
 def exact_tokens(built: Built) -> bool:

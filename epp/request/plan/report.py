@@ -10,6 +10,8 @@ from epp.framework.registry import Stability
 from .data import DEFAULTS
 from .plan import Plan, ProfilePlan, Use
 
+_READ_ANYWAY = {"endpoints": "every decision"}
+
 
 def document(plan: Plan) -> dict[str, Any]:
     """The plan as plain JSON values; the keys are stable."""
@@ -56,7 +58,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     for data in _data(plan):
         uses = plan.producers.get(data, ())
         source = ", ".join(map(_named, uses)) or f"(by default) {DEFAULTS[data]}"
-        readers = ", ".join(plan.consumers.get(data, ())) or "nobody"
+        readers = ", ".join(plan.consumers.get(data, ())) or _READ_ANYWAY.get(data, "nobody")
         yield f"  {data}: {source} -> {readers}"
     yield ""
     parsers = plan.parsers or ("OpenAI's, Anthropic's, vLLM's", "and a pass for unknown paths")
