@@ -99,6 +99,11 @@ class StateServer:
                 connection.taken()
             yield Batch(batch)
 
+    def ask_again(self) -> None:
+        """Cut all writers: they come back within moments, and begin with all they know."""
+        for connection in list(self._connections):
+            connection.abort()
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
