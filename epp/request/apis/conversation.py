@@ -19,9 +19,6 @@ MAX_MEDIA = 32
 MAX_OPAQUE_BYTES = 4096
 """An item that nobody knows counts as text up to this size, and as an image above it."""
 
-SHAPELESS = (msgspec.MsgspecError, RecursionError, TypeError, UnicodeError)
-"""What a parser may meet in a prompt of a shape that it does not know."""
-
 
 class _Part(msgspec.Struct):
     text: str

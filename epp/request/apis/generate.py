@@ -3,10 +3,10 @@
 import msgspec
 import xxhash
 
-from .conversation import SHAPELESS
 from .openai import packed_ids
+from .parser import Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
-from .reading import ABSENT, Body, decoded_or_none, first_limit, given, odd, read, salt
+from .reading import ABSENT, Body, decoded_or_none, first_limit, given
 
 API = "generate"
 
@@ -37,26 +37,7 @@ DEFAULT_TOKENS = 16
 
 def generate(path: str, body: bytes) -> Parsed:
     """Parse the body of a generation. Raises BadRequest."""
-    request = read(_generate, body, nameless=True)
-    if request is None:
-        return odd(API, path, body, nameless=True)
-    prompt: Prompt | None = None
-    why = ""
-    try:
-        prompt = _prompt(request)
-    except (*SHAPELESS, OverflowError):
-        why = "token ids of unknown shape"
-    sampling = decoded_or_none(_sampling, request.sampling_params)
-    limit = first_limit(sampling.max_tokens) if sampling else None
-    return Parsed(
-        api=API,
-        path=path,
-        model=request.model or "",
-        cache_salt=salt(request),
-        prompt=prompt,
-        output_tokens=limit or DEFAULT_TOKENS,
-        unscored=why,
-    )
+    return _PARSER.parsed(path, body, nameless=True)
 
 
 def _prompt(request: _Generate) -> Prompt:
@@ -70,3 +51,12 @@ def _prompt(request: _Generate) -> Prompt:
     features = decoded_or_none(_features, request.features)
     named = features.mm_hashes if features and given(features.mm_hashes) else media[0]
     return TextPrompt(xxhash.xxh3_128_digest(bytes(named)) + packed, None)
+
+
+def _limit(request: _Generate) -> int:
+    sampling = decoded_or_none(_sampling, request.sampling_params)
+    limit = first_limit(sampling.max_tokens) if sampling else None
+    return limit or DEFAULT_TOKENS
+
+
+_PARSER = Parser(api=API, decoder=_generate, prompt=_prompt, where="token ids", limit=_limit)

@@ -3,9 +3,10 @@ apply a template, so `/tokenize` cannot say what the tokens will be."""
 
 import msgspec
 
-from .conversation import SHAPELESS, Pieces
+from .conversation import Pieces
+from .parser import Parser
 from .prompt import Parsed, TextPrompt
-from .reading import ABSENT, Body, first_limit, given, odd, read, salt
+from .reading import ABSENT, Body, first_limit, given
 
 API = "messages"
 
@@ -46,24 +47,7 @@ _block = msgspec.json.Decoder(_Block)
 
 def messages(path: str, body: bytes) -> Parsed:
     """Parse the body of a message to create. Raises BadRequest."""
-    request = read(_request, body)
-    if request is None:
-        return odd(API, path, body)
-    prompt: TextPrompt | None = None
-    why = ""
-    try:
-        prompt = _prompt(request)
-    except SHAPELESS:
-        why = "messages of unknown shape"
-    return Parsed(
-        api=API,
-        path=path,
-        model=request.model or "",
-        cache_salt=salt(request),
-        prompt=prompt,
-        output_tokens=first_limit(request.max_tokens),
-        unscored=why,
-    )
+    return _PARSER.parsed(path, body)
 
 
 def _prompt(request: _Messages) -> TextPrompt:
@@ -120,3 +104,12 @@ def _add_result(pieces: Pieces, result: msgspec.Raw) -> None:
             pieces.text(block.text)
         else:
             pieces.medium(block.source if given(block.source) else raw)
+
+
+_PARSER = Parser(
+    api=API,
+    decoder=_request,
+    prompt=_prompt,
+    where="messages",
+    limit=lambda request: first_limit(request.max_tokens),
+)

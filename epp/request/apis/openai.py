@@ -11,7 +11,8 @@ from typing import cast
 
 import msgspec
 
-from .conversation import SHAPELESS, Pieces
+from .conversation import Pieces
+from .parser import SHAPELESS, Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
 from .reading import ABSENT, Body, first_limit, given, odd, present, read, salt
 from .sharing import HARMLESS, whole
@@ -84,7 +85,7 @@ def completions(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     why = ""
     try:
         prompt, prompts = _completion_prompt(request)
-    except (*SHAPELESS, OverflowError):
+    except SHAPELESS:
         why = "prompt of unknown shape"
     return Parsed(
         api=COMPLETIONS,
@@ -101,26 +102,7 @@ def completions(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
 
 def chat(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a chat completion. Raises BadRequest."""
-    request = read(_chat, body, nameless=nameless)
-    if request is None:
-        return odd(CHAT, path, body, nameless=nameless)
-    prompt: Prompt | None = None
-    why = ""
-    try:
-        prompt = _chat_prompt(request)
-    except SHAPELESS:
-        why = "messages of unknown shape"
-    limit = request.max_completion_tokens
-    return Parsed(
-        api=CHAT,
-        path=path,
-        model=request.model or "",
-        cache_salt=salt(request),
-        prompt=prompt,
-        output_tokens=first_limit(request.max_completion_tokens, request.max_tokens),
-        unscored=why,
-        whole=_whole(request, limit if given(limit) else request.max_tokens),
-    )
+    return _CHAT_PARSER.parsed(path, body, nameless=nameless)
 
 
 def packed_ids(ids: Sequence[object]) -> bytes:
@@ -192,3 +174,18 @@ def _chat_fields(request: _Chat) -> tuple[tuple[str, bytes], ...]:
 
 def _whole(request: _Generation, limit: msgspec.Raw) -> str:
     return whole({name: getattr(request, name) for name in HARMLESS}, bytes(limit))
+
+
+def _chat_whole(request: _Chat) -> str:
+    limit = request.max_completion_tokens
+    return _whole(request, limit if given(limit) else request.max_tokens)
+
+
+_CHAT_PARSER = Parser(
+    api=CHAT,
+    decoder=_chat,
+    prompt=_chat_prompt,
+    where="messages",
+    limit=lambda request: first_limit(request.max_completion_tokens, request.max_tokens),
+    whole=_chat_whole,
+)

@@ -3,9 +3,10 @@ differs by model and version, and `/tokenize` does not take them."""
 
 import msgspec
 
-from .conversation import SHAPELESS, Pieces
+from .conversation import Pieces
+from .parser import Parser
 from .prompt import Parsed, TextPrompt
-from .reading import ABSENT, Body, first_limit, given, odd, read, salt
+from .reading import ABSENT, Body, first_limit, given
 
 API = "responses"
 
@@ -34,24 +35,7 @@ _item = msgspec.json.Decoder(str | _Item)
 
 def responses(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a response to create. Raises BadRequest."""
-    request = read(_responses, body, nameless=nameless)
-    if request is None:
-        return odd(API, path, body, nameless=nameless)
-    prompt: TextPrompt | None = None
-    why = ""
-    try:
-        prompt = _prompt(request)
-    except SHAPELESS:
-        why = "input of unknown shape"
-    return Parsed(
-        api=API,
-        path=path,
-        model=request.model or "",
-        cache_salt=salt(request),
-        prompt=prompt,
-        output_tokens=first_limit(request.max_output_tokens),
-        unscored=why,
-    )
+    return _PARSER.parsed(path, body, nameless=nameless)
 
 
 def _prompt(request: _Responses) -> TextPrompt:
@@ -91,3 +75,12 @@ def _add(pieces: Pieces, raw: msgspec.Raw) -> None:
         pieces.content(item.content)
     else:
         pieces.opaque(raw)
+
+
+_PARSER = Parser(
+    api=API,
+    decoder=_responses,
+    prompt=_prompt,
+    where="input",
+    limit=lambda request: first_limit(request.max_output_tokens),
+)

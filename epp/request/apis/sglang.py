@@ -3,10 +3,11 @@
 import msgspec
 import xxhash
 
-from .conversation import MEDIA_TOKENS, SHAPELESS
+from .conversation import MEDIA_TOKENS
 from .openai import packed_ids
+from .parser import Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
-from .reading import ABSENT, Body, decoded_or_none, first_limit, given, odd, read
+from .reading import ABSENT, Body, decoded_or_none, first_limit, given
 
 API = "sglang-generate"
 DEFAULT_TOKENS = 128
@@ -38,24 +39,7 @@ _name = msgspec.json.Decoder(str)
 
 def generate(path: str, body: bytes) -> Parsed:
     """Parse the body of a generation. Raises BadRequest."""
-    request = read(_generate, body, nameless=True)
-    if request is None:
-        return odd(API, path, body, nameless=True)
-    prompt: Prompt | None = None
-    why = ""
-    try:
-        prompt = _prompt(request)
-    except (*SHAPELESS, OverflowError):
-        why = "prompt of unknown shape"
-    return Parsed(
-        api=API,
-        path=path,
-        model=request.model or "",
-        cache_salt=_salt(request),
-        prompt=prompt,
-        output_tokens=_limit(request.sampling_params),
-        unscored=why,
-    )
+    return _PARSER.parsed(path, body, nameless=True)
 
 
 def _prompt(request: _Generate) -> Prompt:
@@ -104,10 +88,16 @@ def _salt(request: _Generate) -> str:
     return f"{key}\0{adapter}" if adapter else key
 
 
-def _limit(raw: msgspec.Raw) -> int:
+def _limit(request: _Generate) -> int:
     """The largest limit where each of several prompts has its own."""
+    raw = request.sampling_params
     sampling = decoded_or_none(_sampling, raw) if given(raw) else None
     each = sampling if isinstance(sampling, list) else [sampling] if sampling else []
     return max(
         (first_limit(one.max_new_tokens) or DEFAULT_TOKENS for one in each), default=DEFAULT_TOKENS
     )
+
+
+_PARSER = Parser(
+    api=API, decoder=_generate, prompt=_prompt, where="prompt", limit=_limit, salt=_salt
+)
