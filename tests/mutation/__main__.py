@@ -92,6 +92,7 @@ PARTS = {
         (
             "tests/unit/test_split.py",
             "tests/unit/test_split_words.py",
+            "tests/unit/test_encode_stage.py",
             "tests/unit/test_told_decisions.py",
         ),
     ),
@@ -102,8 +103,12 @@ PARTS = {
     ),
     "plan": Part(
         "epp.request.plan",
-        ("resolve",),
-        ("tests/unit/test_plan_rules.py", "tests/unit/test_sample_configs.py"),
+        ("resolve", "entries", "data"),
+        (
+            "tests/unit/test_plan_rules.py",
+            "tests/unit/test_sample_configs.py",
+            "tests/unit/test_file_discovery.py",
+        ),
     ),
 }
 ENOUGH = 0.85

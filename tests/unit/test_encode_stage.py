@@ -141,6 +141,8 @@ def test_a_profile_without_filters_keeps_to_the_role() -> None:
     assert chosen(part(pod(1, D), pod(2, E), pod(3, P), built=bare)) == ["pod-2"]
     none = part(pod(1, D), pod(3, P), built=bare)
     assert (none.why, none.selection) == ("no-encode-pods", None)
+    assert none.left is not None
+    assert none.left.excluded(9) == [("role", 2, ("10.0.0.1:8000", "10.0.0.3:8000"))]
 
 
 def test_a_decider_that_raises_costs_the_stage_alone() -> None:

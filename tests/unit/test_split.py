@@ -193,6 +193,9 @@ def test_a_part_without_filters_keeps_to_the_role() -> None:
     assert chosen(decide(pod(1, Role.DECODE), pod(2), pod(3, Role.ENCODE), built=built)) == [
         "pod-2"
     ]
+    none = decide(pod(1, Role.DECODE), built=built)
+    assert none.left is not None
+    assert none.left.excluded(9) == [("role", 1, ("10.0.0.1:8000",))]
 
 
 def test_plugins_of_the_part_see_the_destination() -> None:
