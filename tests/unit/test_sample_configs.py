@@ -82,6 +82,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "prefill": (["prefill-pods"], {"queue-scorer": 1.0}, MAX),
         "decode": (["decode-pods"], {"prefix-cache-scorer": 2.0}, MAX),
     },
+    "encode.yaml": {
+        "encode": (["encode-filter"], {"queue-scorer": 1.0}, MAX),
+        "prefill": (["prefill-filter"], {"prefix-cache-scorer": 2.0, "queue-scorer": 1.0}, MAX),
+        "decode": (["decode-filter"], {"prefix-cache-scorer": 2.0, "queue-scorer": 1.0}, MAX),
+    },
+    "file-discovery.yaml": {"default": ([], {"queue-scorer": 1.0}, MAX)},
     "data-parallel.yaml": {
         "default": (["decode-filter"], {"prefix-cache-scorer": 2.0}, MAX),
     },
