@@ -1,7 +1,7 @@
 """What a sidecar is told by its user, checked before anything starts."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -12,6 +12,7 @@ from epp.framework.plugins import yaml_name
 
 from .transfer.steps import Fallback, HandoffPolicy
 
+Kind = Literal["own", "aiohttp"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 """0 lets the system choose, for tests."""
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -100,6 +101,14 @@ class SidecarSettings(BaseModel):
     probe_timeout_s: Seconds = 2.0
     """Limit of one health check or scrape of the engine."""
 
+    relay: Kind = "aiohttp"
+    """What moves the bytes: our own relay, or the one on aiohttp that it is compared with."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384
+    """Connections of clients, idle ones too; one more is closed at once. Our own relay's."""
+    head_timeout_s: Seconds = 60.0
+    """A client that takes longer for the head of a request is given up. Our own relay's."""
+    total_timeout_s: Seconds = 86_400.0
+    """The longest that one exchange may take, however much moves."""
     connect_timeout_s: Seconds = 2.0
     idle_timeout_s: Seconds = 900.0
     """An exchange in which no byte moves either way for this long is given up."""

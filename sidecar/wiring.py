@@ -11,9 +11,8 @@ from .guard import Guard
 from .http.measuring import Measuring
 from .http.service import Service
 from .proxy import Journal, Limits, Listen, Readiness, Relay
-from .reference.relay import AiohttpRelay
-from .reference.upstream import AiohttpUpstream
 from .settings import SidecarSettings
+from .shells import shell_of, upstream_of
 from .transfer.door import Door
 from .transfer.files import read_leg_keys
 from .transfer.job import Tools
@@ -39,6 +38,9 @@ def limits_of(settings: SidecarSettings) -> Limits:
         connect_timeout_s=settings.connect_timeout_s,
         idle_timeout_s=settings.idle_timeout_s,
         upload_idle_s=settings.upload_idle_s,
+        max_connections=settings.max_connections,
+        head_timeout_s=settings.head_timeout_s,
+        total_timeout_s=settings.total_timeout_s,
     )
 
 
@@ -60,7 +62,7 @@ def relay_of(
     clocks: Clocks,
 ) -> Relay:
     limits = limits_of(settings)
-    upstream = AiohttpUpstream(settings.engine_url, limits)
+    upstream = upstream_of(settings.relay, settings.engine_url, limits)
     splitter = Splitter(
         door=door,
         tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=clocks.monotonic_s),
@@ -84,7 +86,7 @@ def relay_of(
         wall_s=clocks.wall_s,
     )
     listen = Listen(host=settings.host, port=settings.port, leg_port=settings.leg_port)
-    return AiohttpRelay(listen=listen, service=service)
+    return shell_of(settings.relay, listen, service)
 
 
 def say_whether_legs_are_on(settings: SidecarSettings, door: Door) -> None:

@@ -3,8 +3,12 @@
 import asyncio
 import os
 import resource
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fakes import relays
 
 # A test plugin asks for "the" event loop before synchronous tests. Without this, that makes one
 # which nobody closes, and the warning about it fails whichever test happens to run by then.
@@ -19,3 +23,11 @@ settings.register_profile(
     "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(params=["own", "aiohttp"])
+def each_relay(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs with both relays of the sidecar; this is the one at present."""
+    before, relays.kind = relays.kind, request.param
+    yield relays.kind
+    relays.kind = before

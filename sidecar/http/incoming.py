@@ -1,6 +1,6 @@
 """A client's request as far as its head says, whoever read it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sidecar.transfer.targets import Target
 
@@ -24,7 +24,8 @@ class Incoming:
     """Address and port that the connection came in at: where this sidecar is a member."""
     peer: str = ""
     on_leg_port: bool = False
-    _by_name: dict[bytes, list[bytes]] | None = field(default=None, init=False)
+    by_name: dict[bytes, list[bytes]] | None = None
+    """Values by name in lower case, from a reader that has made it already."""
 
     @property
     def path(self) -> str:
@@ -42,9 +43,9 @@ class Incoming:
         return None if found is None else found[0].decode("latin-1")
 
     def _index(self) -> dict[bytes, list[bytes]]:
-        index = self._by_name
+        index = self.by_name
         if index is None:
-            index = self._by_name = {}
+            index = self.by_name = {}
             for name, value in self.fields:
                 index.setdefault(name.lower(), []).append(value)
         return index

@@ -33,6 +33,20 @@ class LegError(EppError):
 
 
 UNREADABLE = Refused(400, "invalid_request_error", "bad-request", "The request is not valid HTTP.")
+TARGET_UNREADABLE = Refused(
+    400,
+    "invalid_request_error",
+    "bad-target",
+    "The target must be visible ASCII, and not too long.",
+    close=True,
+)
+HEAD_STALLED = Refused(
+    408,
+    "invalid_request_error",
+    "head-stalled",
+    "The head of the request did not come in time.",
+    close=True,
+)
 BAD_TARGET = Refused(
     400,
     "invalid_request_error",

@@ -14,8 +14,8 @@ from sidecar.http.measuring import Measuring
 from sidecar.http.service import Service
 from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Limits, Listen, Relay
-from sidecar.reference.relay import AiohttpRelay
-from sidecar.reference.upstream import AiohttpUpstream
+from sidecar.settings import Kind
+from sidecar.shells import shell_of, upstream_of
 from sidecar.transfer.door import Door
 from sidecar.transfer.job import Tools
 from sidecar.transfer.split import Splitter
@@ -78,11 +78,15 @@ class Rig:
             writer.close()
 
 
+kind: Kind = "own"
+"""The relay of tests that do not say which; see the fixture `each_relay`."""
+
+
 def relay_for(
     engine_port: int, notes: Notes, limits: Limits, *, port: int = 0, request_usage: bool = True
 ) -> Relay:
     """A relay that hands nothing over."""
-    upstream = AiohttpUpstream(f"http://127.0.0.1:{engine_port}", limits)
+    upstream = upstream_of(kind, f"http://127.0.0.1:{engine_port}", limits)
     page = Metrics()
     metrics = page.handoff
     door = Door(guard=Guard("default/engine-0"))
@@ -110,7 +114,7 @@ def relay_for(
         clock=time.monotonic,
         wall_s=lambda: 0.0,
     )
-    return AiohttpRelay(listen=Listen(host="127.0.0.1", port=port), service=service)
+    return shell_of(kind, Listen(host="127.0.0.1", port=port), service)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from epp.state.records import Done, EngineStatus, FirstToken, parse
 from epp.state.store.memory import StateServer
 from sidecar.app import Sidecar, run
 from sidecar.settings import SidecarSettings
+from tests.fakes import relays
 
 
 @dataclass
@@ -94,6 +95,7 @@ def quick_settings(engine_port: int, state_port: int, **changes: object) -> Side
         "metrics_port": 0,
         "engine_url": f"http://127.0.0.1:{engine_port}",
         "state_url": f"tcp://127.0.0.1:{state_port}",
+        "relay": relays.kind,
         "settle_s": 0.0,
         "grace_s": 5.0,
     }

@@ -22,6 +22,8 @@ from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 from tests.timing import scaled
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 NAME = b'"kv_transfer_params"'
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 JSON = b"Content-Type: application/json\r\n"

@@ -11,6 +11,8 @@ from tests.fakes.split_pool import COMPLETIONS, prompt, split_pool
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n"
 NEXT = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -135,7 +137,8 @@ async def test_G04_what_two_readers_would_read_differently_is_refused(case: str)
     async with upstream.running(), relay_to(upstream.port) as rig:
         head, _, body = (await rig.raw(AMBIGUOUS[case])).partition(b"\r\n\r\n")
         assert head.split(b" ")[1] == b"400"
-        assert json.loads(body)["error"]["code"] == "bad-request"  # and no other answer behind it
+        code = json.loads(body)["error"]["code"]  # and no other answer behind it
+        assert code in {"bad-request", "bad-body"}
         assert b"smuggled" not in body
     assert upstream.received == []
 

@@ -19,6 +19,8 @@ from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 from tests.timing import scaled
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 PROMPT = list(range(1000, 1400))
 DECISION = {"x-epp-decision-id": "d-1", "x-epp-predicted-cached-tokens": "128"}
 

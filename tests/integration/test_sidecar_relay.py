@@ -22,6 +22,8 @@ from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 from tests.timing import scaled
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 USAGE = {
     "prompt_tokens": 100,
     "completion_tokens": 20,

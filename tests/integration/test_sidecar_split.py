@@ -16,6 +16,8 @@ from tests.fakes.split_pool import CHAT, COMPLETIONS, KEY, prompt, split_pool, t
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 LEG = (
     b'{"prompt":"x","max_tokens":1,"kv_transfer_params":'
     b'{"do_remote_decode":true,"do_remote_prefill":false}}'

@@ -13,6 +13,8 @@ from tests.fakes.relays import relay_to
 from tests.fakes.split_pool import prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 
+pytestmark = pytest.mark.usefixtures("each_relay")
+
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,0 +1,294 @@
+"""Connections of clients: requests in, one after the other, answers out.
+
+Rules
+ 1. One request is served at a time. What a client sends ahead waits as bytes, and reading stops.
+ 2. A client that ends its side of the connection has left, as with most proxies: nobody could tell
+    it from one that died, and an engine would compute for nobody.
+ 3. An answer given before the request was complete ends the connection, but not before the client
+    had `LINGER_S` to read it: bytes still under way would reset it otherwise.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from typing import Protocol
+
+from sidecar.guard import address
+from sidecar.http import refusals
+from sidecar.http.client import Client, Wait
+from sidecar.http.incoming import Incoming
+from sidecar.http.refusals import Refused
+from sidecar.proxy import Limits
+from sidecar.transfer.targets import Target
+
+from .requests import END, Broken, Event, RequestHead, RequestReader
+from .turns import Turn
+
+LINGER_S = 2.0
+"""How long to read on from a client that was answered before its body had ended."""
+SLICE = 16 << 10
+"""Bytes that are read at once outside a body of known length: so many short requests at most wait
+for their turn."""
+NEVER = float("inf")
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class House(Protocol):
+    """What the connections of one listener share."""
+
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+
+    def admit(self, connection: "ClientConnection") -> bool:
+        """Whether there is room for one more."""
+
+    def leave(self, connection: "ClientConnection") -> None: ...
+
+    def date(self) -> bytes: ...
+
+    def serve(self, client: Client) -> "asyncio.Task[None]":
+        """Begin to serve a request."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, house: House, *, on_leg_port: bool) -> None:
+        self._house = house
+        self._limits = house.limits
+        self._on_leg_port = on_leg_port
+        self._reader = RequestReader(house.limits)
+        self._queue: deque[Event] = deque()
+        self._ahead = b""  # bytes behind the queue that were not looked at
+        self._turn: Turn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._reading = True
+        self._full = False  # the body's reader is behind
+        self._closing = False  # no further request is served
+        self._deadline = NEVER  # for what the client has to do next
+        self._peer = ""
+        self._at: Target | None = None
+        self.lost = False
+
+    # --- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._house.admit(self):
+            self._closing = True
+            transport.abort()
+            return
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._at = Target(address(own[0]), own[1]) if isinstance(own, tuple) else None
+        self._deadline = self._house.loop.time() + self._limits.head_timeout_s
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing and self._turn is None:
+            return  # what an answered client still sends
+        if self._queue or self._ahead:
+            self._ahead += data
+        else:
+            self._look(data)
+        self._heed()
+
+    def eof_received(self) -> bool:
+        if self._turn is not None:
+            self._transport.abort()
+        return False  # asyncio closes the connection: the client has left
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.lost = True
+        self._house.leave(self)
+        self._queue.clear()
+        self._ahead = b""
+        if self._turn is not None:
+            self._turn.fail(ConnectionResetError("the client has left"))
+        if self._task is not None:
+            self._task.cancel()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._drained = self._house.loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # --- requests
+
+    def _look(self, data: bytes) -> None:
+        """Read bytes until a request is served and another one waits."""
+        if self._turn is None and not self._reader.begun:
+            self._deadline = self._house.loop.time() + self._limits.head_timeout_s
+        at = 0
+        while at < len(data):
+            end = at + max(SLICE, self._reader.left)
+            for event in self._reader.feed(data[at:end] if at or end < len(data) else data):
+                self._take(event)
+            at = end
+            if self._queue:
+                self._ahead = data[at:]
+                return
+
+    def _take(self, event: Event) -> None:
+        turn = self._turn
+        if self._queue or (turn is not None and turn.complete):
+            self._queue.append(event)
+        elif type(event) is bytes:
+            if turn is not None:
+                turn.piece(event)
+        elif isinstance(event, RequestHead):
+            self._begin(event)
+        elif event is END:
+            if turn is not None:
+                turn.finish()
+        elif isinstance(event, Broken):
+            self._broken(event.refused)
+
+    def _begin(self, head: RequestHead) -> None:
+        incoming = Incoming(
+            method=head.method,
+            target=head.target,
+            fields=head.fields,
+            http11=head.http11,
+            has_body=head.has_body,
+            length=head.length,
+            at=self._at,
+            peer=self._peer,
+            on_leg_port=self._on_leg_port,
+            by_name=head.by_name,
+        )
+        self._turn = Turn(self, incoming, keeps=head.keep_alive)
+        self._task = self._house.serve(self._turn)
+        self._task.add_done_callback(self._served)
+
+    def _broken(self, refused: Refused) -> None:
+        """There is no further request on this connection."""
+        if self._turn is not None:
+            self._turn.fail(ConnectionResetError("the framing of the body broke"))
+            return
+        self._refuse(refused)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer what cannot be read, and end the connection."""
+        nothing = Incoming(method="GET", target="/", fields=())
+        turn = Turn(self, nothing, keeps=False)
+        turn.own(refused.status, refusals.body_of(refused))
+        self._part(whole=False)
+
+    def _served(self, task: "asyncio.Task[None]") -> None:
+        """The exchange is over, however it ended."""
+        turn, self._turn, self._task = self._turn, None, None
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ConnectionError):
+            self._house.loop.call_exception_handler(
+                {"message": "serving a request failed", "exception": error}
+            )
+        if self.lost or self._closing or turn is None:
+            return
+        if not turn.ended:
+            self.cut(reset=False)
+        elif turn.keeps and turn.complete:
+            self._next()
+        else:
+            self._part(whole=turn.complete)
+
+    def _next(self) -> None:
+        """Go on with what the client has sent ahead."""
+        limits = self._limits
+        idle_s = limits.head_timeout_s if self._reader.begun else limits.client_keepalive_s
+        self._deadline = self._house.loop.time() + idle_s
+        self._full = False
+        waiting, self._queue = self._queue, deque()
+        while waiting and (self._turn is None or not self._turn.complete):
+            self._take(waiting.popleft())
+        self._queue = waiting
+        if self._ahead and not self._queue:
+            data, self._ahead = self._ahead, b""
+            self._look(data)
+        self._heed()
+
+    # --- a turn's wire
+
+    def send(self, data: bytes) -> Wait:
+        if self.lost:
+            raise ConnectionResetError("the client has left")
+        self._transport.write(data)
+        return self._drained
+
+    def want(self, *, more: bool) -> None:
+        self._full = not more
+        self._heed()
+
+    def date(self) -> bytes:
+        return self._house.date()
+
+    def cut(self, *, reset: bool) -> None:
+        self._closing = True
+        if reset:
+            raw = self._transport.get_extra_info("socket")
+            if raw is not None:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._transport.abort()
+            return
+        self._transport.close()  # what was written before still arrives, the final chunk never does
+        self._deadline = self._house.loop.time() + self._limits.flush_s
+
+    # --- time, and the end
+
+    def sweep(self, now: float) -> None:
+        """Give up what takes too long; called from time to time."""
+        turn = self._turn
+        if turn is not None and not self._closing:
+            if not turn.waits:
+                turn.deadline = NEVER
+            elif turn.deadline == NEVER:
+                turn.deadline = now + self._limits.upload_idle_s
+            elif now >= turn.deadline:
+                turn.fail(TimeoutError("the body stopped coming"))
+            return
+        if now < self._deadline:
+            return
+        if not self._closing and self._reader.begun:
+            self._refuse(refusals.HEAD_STALLED)
+        else:
+            self._closing = True
+            self._transport.abort()
+
+    def stop(self) -> None:
+        """End the connection: what was written still arrives, what is served is cut."""
+        self._closing = True
+        if self._turn is not None:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def _part(self, *, whole: bool) -> None:
+        """The last answer is written, to a request that was `whole` or not."""
+        self._closing = True
+        now = self._house.loop.time()
+        if not whole and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._deadline = now + LINGER_S
+            self._read_on(True)
+        else:
+            self._transport.close()
+            self._deadline = now + self._limits.flush_s
+
+    def _heed(self) -> None:
+        """Read on unless something waits."""
+        self._read_on(not (self._queue or self._ahead or self._full))
+
+    def _read_on(self, reads: bool) -> None:
+        if reads is self._reading or self.lost:
+            return
+        self._reading = reads
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

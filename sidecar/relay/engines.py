@@ -1,0 +1,304 @@
+"""Connections to engines and to other sidecars: requests out, answers in.
+
+Rules
+ 1. A connection carries one exchange at a time. It is kept for another one only when both messages
+    were whole, the engine means to keep it, and not a byte came behind the answer.
+ 2. An answer may begin before the request was sent to its end; the rest of the request still goes
+    out until the answer is closed.
+ 3. Nobody is read faster than somebody takes it: `HELD` bytes wait at most, besides one read.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from sidecar.http.client import Call, Head, Take, Wait
+from sidecar.http.refusals import ENGINE_GARBLED, ENGINE_LOST, LegError
+from sidecar.http.upload import Content, Upload
+from sidecar.proxy import Limits
+from sidecar.transfer.targets import Target
+
+from . import framing
+from .answers import AnswerReader, Event
+from .requests import END
+
+HELD = 256 << 10
+"""Bytes of an answer that wait for whoever takes them before the engine is not read on."""
+
+
+class EngineAnswer:
+    """A `http.client.Answer`. Its connection feeds it."""
+
+    __slots__ = ("_connection", "_error", "_head", "_held", "_over", "_pieces", "_take", "_waiter")
+
+    def __init__(self, connection: "EngineConnection") -> None:
+        self._connection: EngineConnection | None = connection
+        self._head: Head | None = None
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._take: Take | None = None
+        self._over = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def head(self) -> Head:
+        assert self._head is not None
+        return self._head
+
+    async def headed(self) -> None:
+        """Wait for the head. Raises LegError."""
+        while self._head is None:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while True:
+            while self._pieces:
+                yield self._next()
+            if self._error is not None:
+                raise self._error
+            if self._over:
+                return
+            await self._wait()
+
+    async def pump(self, take: Take) -> None:
+        while self._pieces:
+            wait = take(self._next())
+            if wait is not None:
+                await wait
+        self._take = take
+        try:
+            while not self._over and self._error is None:
+                await self._wait()
+        finally:
+            self._take = None
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+
+    # --- what the connection tells
+
+    def begin(self, head: Head) -> None:
+        self._head = head
+        self._wake()
+
+    def piece(self, data: bytes) -> None:
+        if self._take is None:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held > HELD:
+                self._read_on(False)
+            self._wake()
+            return
+        try:
+            wait = self._take(data)
+        except Exception as error:  # noqa: BLE001 - edge of a callback: whoever pumps gets it
+            self._take = None
+            self.fail(error)
+            return
+        if wait is not None:
+            self._after(wait)
+
+    def end(self) -> None:
+        """The answer is complete, and the connection no longer its own."""
+        self._over = True
+        self._connection = None
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The answer will not be complete. The first reason stands."""
+        if not self._over and self._error is None:
+            self._error = error
+            self._wake()
+
+    # ---
+
+    def _after(self, wait: Wait) -> None:
+        """Read on when the client's connection has room again."""
+        assert isinstance(wait, asyncio.Future)
+        self._read_on(False)
+        wait.add_done_callback(lambda _: self._read_on(True))
+
+    def _next(self) -> bytes:
+        data = self._pieces.popleft()
+        full, self._held = self._held > HELD, self._held - len(data)
+        if full and self._held <= HELD:
+            self._read_on(True)
+        return data
+
+    def _read_on(self, reads: bool) -> None:
+        if self._connection is not None:
+            self._connection.read_on(reads)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection. `spare` is called when it may be used again, `gone` when it ended."""
+
+    def __init__(
+        self,
+        to: Target,
+        limits: Limits,
+        *,
+        spare: Callable[["EngineConnection"], None],
+        gone: Callable[["EngineConnection"], None],
+    ) -> None:
+        self.to = to
+        self.since = 0.0
+        """When it was put away last; kept by whoever keeps it."""
+        self._limits = limits
+        self._spare = spare
+        self._gone = gone
+        self._reader: AnswerReader | None = None
+        self._answer: EngineAnswer | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._reading = True
+
+    @property
+    def usable(self) -> bool:
+        return self._answer is None and not self._transport.is_closing()
+
+    @property
+    def silent(self) -> bool:
+        """Whether not a byte of an answer came to the last request."""
+        return self._reader is None or not self._reader.seen
+
+    async def ask(self, call: Call) -> EngineAnswer:
+        """Send a request and wait for the head of its answer. Raises LegError."""
+        self._reader = AnswerReader(self._limits, method=call.method)
+        answer = self._answer = EngineAnswer(self)
+        upload = call.upload
+        chunked = isinstance(upload, Upload) and not any(
+            name.lower() == b"content-length" for name, _ in call.fields
+        )
+        head = framing.request_head(
+            call.method, call.target, call.fields, host=str(self.to), chunked=chunked
+        )
+        if isinstance(upload, Content):
+            self._transport.writelines((head, upload.body))
+        else:
+            self._transport.write(head)
+        if isinstance(upload, Upload):
+            loop = asyncio.get_running_loop()
+            self._sending = loop.create_task(self._send(upload, answer, chunked=chunked))
+        try:
+            await answer.headed()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self._answer = None
+        if self._sending is not None:
+            self._sending.cancel()
+        self._transport.abort()
+
+    def read_on(self, reads: bool) -> None:
+        if reads is self._reading or self._transport.is_closing():
+            return
+        self._reading = reads
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # --- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        answer, reader = self._answer, self._reader
+        if answer is None or reader is None:
+            self._transport.abort()  # nobody asked
+            return
+        for event in reader.feed(data):
+            self._tell(answer, event, headed=reader.headed)
+        if reader.over:
+            self._settle(reader)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gone(self)
+        answer, reader = self._answer, self._reader
+        self._answer = None
+        if self._sending is not None:
+            self._sending.cancel()
+        self.resume_writing()
+        if answer is None or reader is None:
+            return
+        if error is None and reader.eof() is END:
+            answer.end()
+        else:
+            answer.fail(LegError(ENGINE_LOST))
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # ---
+
+    def _tell(self, answer: EngineAnswer, event: Event, *, headed: bool) -> None:
+        if type(event) is bytes:
+            answer.piece(event)
+        elif isinstance(event, Head):
+            answer.begin(event)
+        elif event is not END:
+            answer.fail(LegError(ENGINE_LOST if headed else ENGINE_GARBLED))
+            answer.close()
+
+    def _settle(self, reader: AnswerReader) -> None:
+        """The answer is over: keep the connection if it can carry another one."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return  # it was dropped
+        sent = self._sending is None or self._sending.done()
+        reusable = reader.reusable and sent and not self._transport.is_closing()
+        answer.end()
+        if not reusable:
+            self.drop()
+            return
+        self._sending = None
+        self.read_on(True)
+        self._spare(self)
+
+    async def _send(self, upload: Upload, answer: EngineAnswer, *, chunked: bool) -> None:
+        """Send a body as it comes from the client."""
+        try:
+            async for piece in upload.pieces():
+                if piece:
+                    self._transport.write(framing.chunk(piece) if chunked else piece)
+                if self._drained is not None:
+                    await asyncio.shield(self._drained)
+        except LegError as error:  # the client's fault: this request ends nowhere
+            answer.fail(error)
+            answer.close()
+            return
+        if chunked:
+            self._transport.write(framing.LAST_CHUNK)

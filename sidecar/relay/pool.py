@@ -1,0 +1,128 @@
+"""Keeps connections to engines for further requests: a `http.client.Upstream`."""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from urllib.parse import urlsplit
+
+from sidecar.http.client import Call
+from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError
+from sidecar.proxy import Limits
+from sidecar.transfer.targets import Target
+
+from .engines import EngineAnswer, EngineConnection
+
+MAX_SPARE = 1024
+"""Connections that are kept for one address; more than these are closed when they are done."""
+
+
+class Engines:
+    """Client of one engine and of other sidecars. The latest connection is used first."""
+
+    def __init__(
+        self, engine_url: str, limits: Limits, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls` is for an engine behind `https`."""
+        parts = urlsplit(engine_url)
+        default = 80 if parts.scheme == "http" else 443
+        self._engine = Target(parts.hostname or "", parts.port or default)
+        self._tls = tls
+        self._limits = limits
+        self._spare: dict[Target, deque[EngineConnection]] = {}
+        self._open: set[EngineConnection] = set()
+        self.repeats = 0
+        """Requests that were sent a second time."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at present, to whomever."""
+        return len(self._open)
+
+    async def __aenter__(self) -> "Engines":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._spare.clear()
+        for connection in tuple(self._open):
+            connection.drop()
+
+    async def send(self, call: Call) -> EngineAnswer:
+        kept = self._kept(self._engine)
+        if kept is not None:
+            try:
+                return await kept.ask(call)
+            except LegError as error:
+                repeatable = call.upload is None or call.upload.repeatable
+                if error.refused is not ENGINE_LOST or not kept.silent or not repeatable:
+                    raise
+            self.repeats += 1
+        return await self.send_once(call)
+
+    async def send_once(self, call: Call) -> EngineAnswer:
+        return await (await self._connect(self._engine)).ask(call)
+
+    async def send_to(self, target: Target, call: Call) -> EngineAnswer:
+        kept = self._kept(target)
+        return await (kept or await self._connect(target)).ask(call)
+
+    def sweep(self, now: float) -> None:
+        """Close what was spare for too long; called from time to time."""
+        for target, spare in tuple(self._spare.items()):
+            while spare and now - spare[0].since > self._limits.engine_keepalive_s:
+                spare.popleft().drop()
+            if not spare:
+                del self._spare[target]
+
+    def _kept(self, target: Target) -> EngineConnection | None:
+        spare = self._spare.get(target)
+        oldest = asyncio.get_running_loop().time() - self._limits.engine_keepalive_s
+        while spare:
+            connection = spare.pop()
+            if connection.usable and connection.since >= oldest:
+                return connection
+            connection.drop()
+        return None
+
+    def _put_away(self, connection: EngineConnection) -> None:
+        spare = self._spare.setdefault(connection.to, deque())
+        if len(spare) >= MAX_SPARE:
+            connection.drop()
+            return
+        connection.since = asyncio.get_running_loop().time()
+        spare.append(connection)
+
+    async def _connect(self, to: Target) -> EngineConnection:
+        """A fresh connection. Raises LegError."""
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                connection = await self._first_of(to)
+        except ConnectionRefusedError as error:
+            raise LegError(ENGINE_ABSENT) from error
+        except OSError as error:  # no way there, or not in time
+            raise LegError(ENGINE_UNREACHED) from error
+        self._open.add(connection)
+        return connection
+
+    async def _first_of(self, to: Target) -> EngineConnection:
+        """A connection to the first address that takes one. Raises OSError of the last."""
+        loop = asyncio.get_running_loop()
+        tls = self._tls if to == self._engine else None
+        found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+        failed: OSError = OSError(f"{to.host} has no address")
+        for _, _, _, _, at in found:
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: EngineConnection(
+                        to, self._limits, spare=self._put_away, gone=self._open.discard
+                    ),
+                    str(at[0]),
+                    to.port,
+                    ssl=tls,
+                    server_hostname=to.host if tls is not None else None,
+                )
+            except OSError as error:
+                failed = error
+            else:
+                return connection
+        raise failed

@@ -1,0 +1,232 @@
+"""Reads requests from bytes. Pure.
+
+httptools (llhttp in its strict mode) finds the tokens, and refuses what no HTTP is. Here stands
+what else makes a request one that two readers could take for different ones, or that is too large:
+ 1. the version is 1.1 or 1.0; one Host in 1.1, at most one in 1.0;
+ 2. the target is visible ASCII; no value holds a control character;
+ 3. a body is announced by one Content-Length of digits, or in 1.1 by one `Transfer-Encoding:
+    chunked`, never both;
+ 4. no field is longer than `max_header_bytes`, there are at most `max_headers` of them, all
+    together `HEAD_FIELDS` times as long as one may be; the same for trailers, which are dropped;
+ 5. what frames the chunks of a body stays in proportion to what is in them.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import httptools
+
+from sidecar.http.headers import RawHeaders
+from sidecar.http.refusals import BAD_BODY, TARGET_UNREADABLE, UNREADABLE, Refused
+from sidecar.proxy import Limits
+
+HEAD_FIELDS = 4
+"""A head as a whole may be this many times as long as its longest field."""
+OVERHEAD = 16
+"""Bytes of chunk framing for each byte of a body, beyond those that a head may have."""
+MAX_DIGITS = 19
+"""Of a Content-Length."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_TARGET = re.compile(rb"[\x21-\x7e]+")
+
+
+class Mark(Enum):
+    """What is no data."""
+
+    END = "end"
+    """The message is complete."""
+
+
+END: Final = Mark.END
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What came is no HTTP, or too much of it. Nothing follows."""
+
+    refused: Refused
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestHead:
+    """A head that may be served."""
+
+    method: str
+    target: str
+    fields: RawHeaders
+    by_name: dict[bytes, list[bytes]]
+    """Values by name in lower case."""
+    http11: bool
+    length: int | None
+    """As announced; None when chunked or not at all."""
+    has_body: bool
+    keep_alive: bool
+
+
+Event = RequestHead | bytes | Mark | Broken
+
+
+class _Refusal(Exception):
+    """Leaves the parser by way of a callback."""
+
+
+class RequestReader:
+    """Reads one connection, message after message. Dead after `Broken`."""
+
+    __slots__ = (
+        "_body",
+        "_broken",
+        "_dead",
+        "_events",
+        "_fields",
+        "_in_body",
+        "_keep_alive",
+        "_left",
+        "_limits",
+        "_parser",
+        "_target",
+        "_wire",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._events: list[Event] = []
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._target = b""
+        self._in_body = False
+        self._keep_alive = True
+        self._left = 0
+        self._wire = 0  # bytes since the message began
+        self._body = 0  # bytes of them that are data
+        self._broken: Refused | None = None
+        self._dead = False
+
+    @property
+    def left(self) -> int:
+        """Bytes that surely belong to the body that is being read."""
+        return self._left
+
+    @property
+    def begun(self) -> bool:
+        """Whether a head has begun and not ended."""
+        return not self._in_body and bool(self._target or self._fields)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What these bytes tell. After `Broken`, and after an upgrade was asked for, nothing."""
+        if self._dead:
+            return []
+        events: list[Event] = []
+        self._events = events
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._dead = True  # what follows is no HTTP/1.1, and is not wanted
+        except httptools.HttpParserError:
+            if not self._dead:  # else it is what came behind the last request, and nobody's
+                self._dead = True
+                events.append(Broken(self._broken or self._unreadable()))
+            return events
+        self._wire += len(data)
+        if self._too_long():
+            self._dead = True
+            events.append(Broken(self._unreadable()))
+        return events
+
+    def _unreadable(self) -> Refused:
+        return BAD_BODY if self._in_body else UNREADABLE
+
+    def _too_long(self) -> bool:
+        most = HEAD_FIELDS * self._limits.max_header_bytes
+        return self._wire - self._body > most + OVERHEAD * self._body
+
+    # --- httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        self._fields = []
+        self._target = b""
+        self._in_body = False
+        self._wire = self._body = self._left = 0
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+        if len(self._fields) > self._limits.max_headers:
+            self._refuse(self._unreadable())
+
+    def on_headers_complete(self) -> None:
+        version = self._parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            self._refuse(UNREADABLE)
+        if not _TARGET.fullmatch(self._target) or len(self._target) > self._limits.max_header_bytes:
+            self._refuse(TARGET_UNREADABLE)
+        head = self._head(http11=version == "1.1")
+        self._in_body = True
+        self._left = head.length or 0
+        self._keep_alive = head.keep_alive
+        self._fields = []  # from here on those of trailers
+        self._events.append(head)
+
+    def on_body(self, data: bytes) -> None:
+        self._body += len(data)
+        if self._left:
+            self._left -= len(data)
+        self._events.append(data)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._target = b""
+        self._fields = []
+        self._wire = self._body = self._left = 0
+        self._events.append(END)
+        self._dead = not self._keep_alive
+
+    # --- the rules
+
+    def _head(self, *, http11: bool) -> RequestHead:
+        by_name: dict[bytes, list[bytes]] = {}
+        most = self._limits.max_header_bytes
+        for name, value in self._fields:
+            if len(name) + len(value) > most or _CONTROL.search(value):
+                self._refuse(UNREADABLE)
+            by_name.setdefault(name.lower(), []).append(value)
+        hosts = len(by_name.get(b"host", ()))
+        if hosts > 1 or (http11 and not hosts):
+            self._refuse(UNREADABLE)
+        length, chunked = self._framing(by_name, http11=http11)
+        options = b",".join(by_name.get(b"connection", ())).lower()
+        return RequestHead(
+            method=self._parser.get_method().decode(),
+            target=self._target.decode(),
+            fields=self._fields,
+            by_name=by_name,
+            http11=http11,
+            length=length,
+            has_body=chunked or bool(length),
+            keep_alive=http11 and b"close" not in options,
+        )
+
+    def _framing(
+        self, by_name: dict[bytes, list[bytes]], *, http11: bool
+    ) -> tuple[int | None, bool]:
+        lengths = by_name.get(b"content-length")
+        codings = by_name.get(b"transfer-encoding")
+        if codings is not None:
+            plain = len(codings) == 1 and codings[0].lower() == b"chunked"
+            if not plain or lengths is not None or not http11:
+                self._refuse(UNREADABLE)
+            return None, True
+        if lengths is None:
+            return None, False
+        if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:
+            self._refuse(UNREADABLE)
+        return int(lengths[0]), False
+
+    def _refuse(self, refused: Refused) -> None:
+        self._broken = refused
+        raise _Refusal

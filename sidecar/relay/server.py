@@ -1,0 +1,119 @@
+"""The relay as a whole: listens, bounds the connections, and keeps the time for all of them."""
+
+import asyncio
+from collections.abc import Callable
+from email.utils import formatdate
+
+from sidecar.http.client import Client
+from sidecar.http.service import Service
+from sidecar.proxy import Limits, Listen
+
+from .clients import ClientConnection
+from .pool import Engines
+
+CLOSE_S = 2.0
+"""How long handlers whose client has left may take to end once they are cut."""
+SWEEP_S = 1.0
+"""Longest time between two looks at what takes too long."""
+
+
+class OwnRelay:
+    """A `proxy.Relay`. Give it to one event loop; `start` it once."""
+
+    def __init__(self, *, listen: Listen, service: Service, engines: Engines) -> None:
+        """`engines` is the service's own upstream."""
+        self._listen = listen
+        self._service = service
+        self._engines = engines
+        self._wall_s: Callable[[], float] = service.wall_s
+        self._servers: list[asyncio.Server] = []
+        self._open: set[ClientConnection] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._date = (0, b"")
+        self.limits: Limits = service.limits
+        self.refused = 0
+        """Connections that found no room."""
+        self.leg_port: int | None = None
+        """Where legs are taken besides; known once it runs."""
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._service.running)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._service.store.held_bytes
+
+    @property
+    def repeats(self) -> int:
+        return self._engines.repeats
+
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
+    async def start(self) -> int:
+        self.loop = asyncio.get_running_loop()
+        await self._engines.__aenter__()
+        try:
+            port = await self._serve_on(self._listen.port, on_leg_port=False)
+            if self._listen.leg_port is not None:
+                self.leg_port = await self._serve_on(self._listen.leg_port, on_leg_port=True)
+        except OSError:
+            await self.close()
+            raise
+        self._sweep()
+        return port
+
+    async def _serve_on(self, port: int, *, on_leg_port: bool) -> int:
+        server = await self.loop.create_server(
+            lambda: ClientConnection(self, on_leg_port=on_leg_port),
+            self._listen.host,
+            port,
+            backlog=1024,
+            ssl=self._listen.tls,
+        )
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self._open):
+            connection.stop()
+        await self._service.cut(CLOSE_S)
+        await self._engines.__aexit__()
+
+    # --- what connections share
+
+    def admit(self, connection: ClientConnection) -> bool:
+        if len(self._open) >= self.limits.max_connections:
+            self.refused += 1
+            return False
+        self._open.add(connection)
+        return True
+
+    def leave(self, connection: ClientConnection) -> None:
+        self._open.discard(connection)
+
+    def serve(self, client: Client) -> "asyncio.Task[None]":
+        return self.loop.create_task(self._service.serve(client))
+
+    def date(self) -> bytes:
+        now = int(self._wall_s())
+        if now != self._date[0] or not self._date[1]:
+            self._date = (now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode())
+        return self._date[1]
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in tuple(self._open):
+            connection.sweep(now)
+        self._engines.sweep(now)
+        limits = self.limits
+        shortest = min(
+            limits.head_timeout_s, limits.upload_idle_s, limits.flush_s, limits.engine_keepalive_s
+        )
+        self._sweeping = self.loop.call_later(min(SWEEP_S, shortest / 4), self._sweep)

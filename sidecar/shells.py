@@ -1,0 +1,32 @@
+"""Which shell moves the bytes. A shell is loaded when it is chosen: each costs memory."""
+
+# ruff: noqa: PLC0415
+
+from .http.client import Upstream
+from .http.service import Service
+from .proxy import Limits, Listen, Relay
+from .settings import Kind
+
+
+def upstream_of(kind: Kind, engine_url: str, limits: Limits) -> Upstream:
+    """The way to engines that belongs to this kind of relay."""
+    if kind == "own":
+        from .relay.pool import Engines
+
+        return Engines(engine_url, limits)
+    from .reference.upstream import AiohttpUpstream
+
+    return AiohttpUpstream(engine_url, limits)
+
+
+def shell_of(kind: Kind, listen: Listen, service: Service) -> Relay:
+    """The relay around a service whose upstream is of the same kind."""
+    if kind == "own":
+        from .relay.pool import Engines
+        from .relay.server import OwnRelay
+
+        assert isinstance(service.upstream, Engines)
+        return OwnRelay(listen=listen, service=service, engines=service.upstream)
+    from .reference.relay import AiohttpRelay
+
+    return AiohttpRelay(listen=listen, service=service)
