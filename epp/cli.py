@@ -88,6 +88,18 @@ def sidecar(
     kv_events_bind: Annotated[
         bool, typer.Option("--kv-events-bind", help="Bind it, and let the engine connect.")
     ] = False,
+    kv_replay: Annotated[
+        str | None, typer.Option(help="ZeroMQ endpoint that says KV events again after a gap.")
+    ] = None,
+    dp_rank: Annotated[
+        int | None, typer.Option(help="Data parallel rank of this endpoint; ports count up by it.")
+    ] = None,
+    salt_key_file: Annotated[
+        Path | None, typer.Option(help="The pool's key for cache salts; the picker's too.")
+    ] = None,
+    cache_namespace: Annotated[
+        str, typer.Option(help="What else makes KV of the same tokens another; the picker's too.")
+    ] = "",
     endpoints_file: Annotated[
         Path | None,
         typer.Option(help="The picker's endpoints file: who belongs to the pool."),
@@ -152,6 +164,10 @@ def sidecar(
         "state_token": None if state_token_file is None else read_token(state_token_file),
         "kv_events": kv_events,
         "kv_events_bind": kv_events_bind,
+        "kv_replay": kv_replay,
+        "dp_rank": dp_rank,
+        "salt_key_file": salt_key_file,
+        "cache_namespace": cache_namespace,
         "endpoints_file": endpoints_file,
         "leg_key_file": leg_key_file,
         "leg_port": leg_port,

@@ -19,7 +19,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from epp.framework import EndpointId
 from epp.state.store import Writer
 from epp.state.store.open import open_writer
-from epp.state.subscriber import EventSubscriber
 
 from .engine import EngineWatch
 from .guard import Guard
@@ -27,8 +26,10 @@ from .http.measuring import Measuring
 from .metrics import Metrics
 from .proxy import Relay
 from .settings import SidecarSettings
+from .state.following import Following
 from .state.publisher import Publisher
 from .state.reporter import Reporter
+from .state.wiring import following_of, mirror_of
 from .transfer.files import follow_endpoints
 from .wiring import Clocks, door_of, relay_of, say_whether_legs_are_on
 
@@ -111,7 +112,7 @@ class Sidecar:
             )
         )
         self.metrics = Metrics()
-        self.reporter = Reporter(self.metrics)
+        self.reporter = Reporter(self.metrics, mirror_of(settings, clock))
         self.engine = EngineWatch(settings, self.reporter, clock=clock, wall_ms=wall_ms)
         self._door = door_of(settings)
         self._relay = relay_of(
@@ -127,7 +128,7 @@ class Sidecar:
             ),
             clocks=Clocks(monotonic_s=clock, wall_s=lambda: wall_ms() / 1000),
         )
-        self._subscriber: EventSubscriber | None = None
+        self._following: Following | None = None
         self._observe_live_numbers()
         self.port = settings.port
         """Of the proxy; known once it runs."""
@@ -150,7 +151,7 @@ class Sidecar:
     @property
     def events_endpoint(self) -> str | None:
         """Where KV events are expected; tells the port when bound to port 0."""
-        return None if self._subscriber is None else self._subscriber.endpoint
+        return None if self._following is None else self._following.endpoint
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Sidecar"]:
@@ -208,14 +209,8 @@ class Sidecar:
 
     async def _follow(self) -> None:
         """Take KV events. Until the model is known they wait in the socket's own queue."""
-        assert self._settings.kv_events is not None
-        async with EventSubscriber(
-            self._settings.kv_events, bind=self._settings.kv_events_bind
-        ) as subscriber:
-            self._subscriber = subscriber
-            await self.engine.model_known.wait()
-            async for frame in subscriber:
-                self.reporter.frame(frame)
+        self._following = following_of(self._settings, self.reporter)
+        await self._following.run(self.engine.model_known)
 
     async def _follow_members(self) -> None:
         """Keep the guard's list of members as the endpoints file says it."""
@@ -242,7 +237,14 @@ class Sidecar:
         counts, sequence = mirror.counts, mirror.sequence
 
         def damaged() -> int:
-            return counts.undecodable + (self._subscriber.damaged if self._subscriber else 0)
+            return counts.undecodable + (self._following.damaged if self._following else 0)
+
+        def refused() -> int:
+            blocks = mirror.blocks
+            return blocks.overflows + blocks.dropped_orphans if blocks else 0
+
+        def failed_replays() -> int:
+            return sequence.failed_replays + sequence.overflows
 
         metrics.in_flight.set_function(lambda: self._relay.in_flight)
         metrics.repeats.set_function(lambda: self._relay.repeats)
@@ -255,6 +257,12 @@ class Sidecar:
         metrics.event_damaged.set_function(damaged)
         metrics.blocks.set_function(lambda: len(mirror.blocks or ()))
         metrics.orphans.set_function(lambda: mirror.blocks.orphans if mirror.blocks else 0)
+        metrics.waiting_orphans.set_function(lambda: mirror.blocks.waiting if mirror.blocks else 0)
+        metrics.blocks_refused.set_function(refused)
+        metrics.event_replays.set_function(lambda: sequence.replays)
+        metrics.event_replays_failed.set_function(failed_replays)
+        metrics.event_held.set_function(lambda: mirror.held)
+        metrics.event_other_ranks.set_function(lambda: counts.other_ranks)
         metrics.resets.set_function(lambda: outbox.resets)
         metrics.dropped_reports.set_function(lambda: outbox.dropped)
 

@@ -72,6 +72,25 @@ class Metrics:
             "kv_orphan_blocks", "Blocks of unknown parents, not credited."
         )
 
+        self.waiting_orphans = declared.gauge(
+            "kv_waiting_orphan_blocks", "Blocks held back until their parent is known."
+        )
+        self.blocks_refused = declared.gauge(
+            "kv_blocks_overflows", "Times that the mirror was full: of blocks, or of orphans."
+        )
+        self.event_replays = declared.gauge(
+            "kv_event_replays", "Replays of KV events that were asked for."
+        )
+        self.event_replays_failed = declared.gauge(
+            "kv_event_replays_failed", "Replays that broke off, or for which too much waited."
+        )
+        self.event_held = declared.gauge(
+            "kv_event_held", "KV event messages that wait for a replay at present."
+        )
+        self.event_other_ranks = declared.gauge(
+            "kv_event_other_ranks", "Batches of other data parallel ranks, left out."
+        )
+
         self.records = declared.counter("records", "Records in the log.")
         self.claims = declared.counter("claims", "Claims of a life of the engine.")
         self.fenced = declared.counter("fenced", "Times that another writer took over.")

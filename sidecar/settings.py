@@ -59,6 +59,15 @@ class SidecarSettings(BaseModel):
     """ZeroMQ endpoint of the engine's KV events; None publishes load only."""
     kv_events_bind: bool = False
     """Bind the endpoint and let the engine connect (vLLM connects to plain `tcp://127.0.0.1:…`)."""
+    kv_replay: str | None = None
+    """ZeroMQ endpoint of the engine's replays (vLLM's `replay_endpoint`); None: gaps forget."""
+    dp_rank: Annotated[int, Field(ge=0, le=1023)] | None = None
+    """Data parallel rank whose cache this is; its events come from the endpoints' ports plus it.
+    None takes the rank that speaks first at those endpoints, and no other."""
+    salt_key_file: Path | None = None
+    """File with the pool's key for cache salts, at least 32 bytes, the picker's too."""
+    cache_namespace: Annotated[str, Field(max_length=1024)] = ""
+    """What else makes KV of the same tokens another (revision, data type), the picker's too."""
 
     endpoints_file: Path | None = None
     """The picker's endpoints file: who belongs to the pool. None hands nothing over."""
@@ -202,7 +211,7 @@ class SidecarSettings(BaseModel):
             raise ValueError("must start with " + ", ".join(f"{s}://" for s in STATE_SCHEMES))
         return url
 
-    @field_validator("kv_events")
+    @field_validator("kv_events", "kv_replay")
     @classmethod
     def _events_endpoint_is_known(cls, endpoint: str | None) -> str | None:
         if endpoint is None or endpoint.startswith(("tcp://", "ipc://", "inproc://")):

@@ -28,6 +28,9 @@ from .blocks import pack
 MAX_PAYLOAD = 16 << 20
 """Bytes. vLLM's batches are some kilobytes; a flush of a million token ids takes five megabytes."""
 
+END_OF_REPLAY = b"\xff" * 8
+"""Sequence of the message that ends a replay."""
+
 Hash = int | bytes
 """An engine's name of a block: any integer of 64 bits, or bytes."""
 
@@ -182,6 +185,21 @@ def _event(item: Any) -> Event | None:
             group_idx=removed.group_idx,
         )
     return AllBlocksCleared() if name == "AllBlocksCleared" else None
+
+
+def split_reply(parts: Sequence[bytes]) -> Frame | None:
+    """Take one message of a replay apart; None is its end. Raises DecodeError as `split_frames`.
+
+    Engines write `["", seq, payload]` or `["", topic, seq, payload]`.
+    """
+    match parts:
+        case [b"", seq, payload]:
+            topic = b""
+        case [b"", topic, seq, payload]:
+            pass
+        case _:
+            raise DecodeError(f"a message of a replay has 3 or 4 frames, got {len(parts)}")
+    return None if seq == END_OF_REPLAY else split_frames([topic, seq, payload])
 
 
 _T = TypeVar("_T", bound=msgspec.Struct)

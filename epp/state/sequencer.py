@@ -11,10 +11,9 @@ says that one again is still in the same life. One that has nothing at or after 
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 
 from .events import Frame
+from .sequence import Continuity, Forget, Proven, Replay, SequenceCounts, Step, continuity
 
 MAX_HELD = 10_000
 """Live messages that wait for a replay."""
@@ -23,75 +22,6 @@ ATTEMPTS = 3
 """Replays for one gap before it is given up."""
 COOLDOWN_S = 30.0
 """After a replay that failed: until then gaps aren't mended."""
-
-
-class Forget(Enum):
-    """All that is known of the cache is no longer true, and why."""
-
-    GAP = "gap"
-    """Messages are missing that can't be had again."""
-    RESTART = "restart"
-    """The engine began a new life."""
-    AFRESH = "afresh"
-    """All is told again from the first message on."""
-
-
-class Proven(Enum):
-    """What a writer before remembered is still true."""
-
-    PROVEN = "proven"
-
-
-Step = Frame | Forget | Proven
-"""What to do next: apply a message, forget, or believe the memory."""
-
-
-class Continuity(Enum):
-    """How a message follows the one before it."""
-
-    FIRST = "first"
-    NEXT = "next"
-    GAP = "gap"
-    RESTART = "restart"
-    DUPLICATE = "duplicate"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Replay:
-    """A replay that is wanted. Another one is another object: what comes for this one is late."""
-
-    start: int
-    """Sequence of the first message that is asked for."""
-
-
-@dataclass(slots=True)
-class SequenceCounts:
-    """Only ever rise."""
-
-    gaps: int = 0
-    restarts: int = 0
-    duplicates: int = 0
-    replays: int = 0
-    """Replays that were asked for."""
-    replayed: int = 0
-    """Messages taken from replays."""
-    failed_replays: int = 0
-    overflows: int = 0
-    """Replays given up because too many live messages waited."""
-
-
-def continuity(last: int | None, seq: int) -> Continuity:
-    """How `seq` follows `last`, the latest message."""
-    if last is None:
-        return Continuity.FIRST
-    if seq == last + 1:
-        return Continuity.NEXT
-    if seq > last:
-        return Continuity.GAP
-    # A life that ended after one message repeats 0. A needless reset is the cheaper error.
-    if seq == last and seq != 0:
-        return Continuity.DUPLICATE
-    return Continuity.RESTART
 
 
 class Sequencer:
@@ -122,6 +52,10 @@ class Sequencer:
         self._rest_until = float("-inf")
         self._same_life = False
         """The replay under way has shown a message that we knew."""
+        self._moved = False
+        """It has brought messages that we took."""
+        self._broken = False
+        """Messages are missing in the middle of it: the rest is asked for once more."""
         self._unproven = False
         self._afresh = False
         """The replay under way tells everything again."""
@@ -184,26 +118,23 @@ class Sequencer:
         self.counts.replayed += 1
         if self._afresh:
             return self._begin_afresh(frame)
-        if self.last is None:
-            return self._take(frame)
-        if frame.seq <= self.last:
-            self._same_life = self._same_life or frame.seq == self.last
-            return []
-        if frame.seq == self.last + 1:
-            return [*self._prove(), *self._take(frame)]
-        return [*self._lose(Forget.GAP), *self._take(frame)]
+        return self._move(frame) if self.last is None else self._go_on(frame, self.last)
 
     def replay_ended(self, *, complete: bool) -> list[Step]:
         """The replay that was wanted has come to its end, or broke off before."""
         asked, self.wanted = self.wanted, None
         if asked is None:
             return []
-        nothing_came = self._afresh or asked.start == self.last
+        nothing_came = not self._moved and (self._afresh or asked.start == self.last)
         self._afresh = False
         steps: list[Step] = []
+        if self._broken and self._moved:
+            self._attempts = 0
         if complete:
             self.heard = True
-            if self._same_life:
+            if self._broken:
+                steps += self._mend()
+            elif self._same_life:
                 steps += self._prove()
             elif self.last is not None and nothing_came:
                 self.counts.restarts += 1
@@ -214,6 +145,20 @@ class Sequencer:
             if self._unproven:
                 steps += self._lose(Forget.GAP)
         return steps + self._drain()
+
+    def _go_on(self, frame: Frame, last: int) -> list[Step]:
+        """A message of a replay behind those that we have."""
+        if frame.seq <= last:
+            self._same_life = self._same_life or frame.seq == last
+            return []
+        if self._broken:
+            return []
+        if frame.seq == last + 1:
+            return [*self._prove(), *self._move(frame)]
+        if self._same_life or self._moved:
+            self._broken = True
+            return []
+        return [*self._lose(Forget.GAP), *self._move(frame)]
 
     def _follow(self, frame: Frame) -> list[Step]:
         match continuity(self.last, frame.seq):
@@ -261,6 +206,13 @@ class Sequencer:
             steps += self._drain()
         return steps
 
+    def _mend(self) -> list[Step]:
+        """Ask again for what a replay left out."""
+        if self._attempts < ATTEMPTS and self._may_replay():
+            self._ask(self.last or 0)
+            return []
+        return self._lose(Forget.GAP)
+
     def _drain(self) -> list[Step]:
         """Apply what waited, or ask again for what still lies before it."""
         steps: list[Step] = []
@@ -285,11 +237,15 @@ class Sequencer:
             self.wanted, self._afresh = None, False
             return self._drain()
         self._afresh = False
-        return [*self._lose(Forget.AFRESH), *self._take(frame)]
+        return [*self._lose(Forget.AFRESH), *self._move(frame)]
 
     def _take(self, frame: Frame) -> list[Step]:
         self.last = frame.seq
         return [frame]
+
+    def _move(self, frame: Frame) -> list[Step]:
+        self._moved = True
+        return self._take(frame)
 
     def _prove(self) -> list[Step]:
         if not self._unproven:
@@ -305,7 +261,7 @@ class Sequencer:
         if not self._replays:
             return
         self.wanted = Replay(start)
-        self._same_life = False
+        self._same_life = self._moved = self._broken = False
         self._attempts += 1
         self.counts.replays += 1
 

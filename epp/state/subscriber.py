@@ -124,3 +124,16 @@ class EventSubscriber:
         if self._context is not None:
             self._context.destroy(linger=0)
         self._context = self._socket = None
+
+
+def of_rank(endpoint: str, rank: int) -> str:
+    """Where a data parallel rank publishes, if rank 0 does so at `endpoint`: TCP ports count up.
+
+    Raises SubscribeError for an endpoint that can't be counted up.
+    """
+    if endpoint.startswith("inproc://"):
+        return f"{endpoint}_dp{rank}"
+    host, colon, port = endpoint.rpartition(":")
+    if not (endpoint.startswith("tcp://") and colon and port.isdigit()):
+        raise SubscribeError(f"{endpoint} has no port, so there is none for rank {rank}")
+    return f"{host}:{int(port) + rank}"

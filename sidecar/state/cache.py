@@ -12,7 +12,8 @@ from epp.state.blocks import PLAIN, Naming
 from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries
 from epp.state.events import DecodeError, Frame, decode
-from epp.state.sequencer import Forget, Proven, Replay, SequenceCounts, Sequencer, Step
+from epp.state.sequence import Forget, Proven, Replay, SequenceCounts, Step
+from epp.state.sequencer import Sequencer
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from epp.state.engine_blocks import Delta
 from epp.state.events import Frame
 from epp.state.records import Done, EngineStatus, FirstToken
 from epp.state.records import Outcome as Reported
+from epp.state.sequence import Replay
 from sidecar.engine import EngineWatch
 from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Outcome
@@ -27,12 +28,17 @@ class Reporter:
     `wake` is called whenever there is something to publish.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        mirror: Callable[[Callable[[Delta], None]], CacheMirror] = CacheMirror,
+    ) -> None:
+        """`mirror` makes the engine's mirror, given who hears of changes."""
         self._metrics = metrics
         self._engine: EngineWatch | None = None
         self._wake: Callable[[], None] = lambda: None
         self.draining = False
-        self.mirror = CacheMirror(self._blocks_changed)
+        self.mirror = mirror(self._blocks_changed)
         self.outbox = Outbox(self.mirror.present)
 
     def attach(self, engine: EngineWatch, wake: Callable[[], None]) -> None:
@@ -70,10 +76,26 @@ class Reporter:
 
     # What the engine's KV events say
 
+    @property
+    def wanted(self) -> Replay | None:
+        """The replay that should be fetched at present."""
+        return self.mirror.wanted
+
     def frame(self, frame: Frame) -> None:
         """One message of the engine's KV events."""
+        self._mirrored(lambda: self.mirror.on(frame))
+
+    def replayed(self, frame: Frame) -> None:
+        """One message of the replay that is wanted."""
+        self._mirrored(lambda: self.mirror.replayed(frame))
+
+    def replay_ended(self, *, complete: bool) -> None:
+        """The replay that was wanted is over, or broke off."""
+        self._mirrored(lambda: self.mirror.replay_ended(complete=complete))
+
+    def _mirrored(self, take: Callable[[], bool]) -> None:
         seen = self.mirror.sees_events
-        if self.mirror.on(frame) and self._engine is not None:
+        if take() and self._engine is not None:
             self._engine.life.lost()
         if self.mirror.sees_events is not seen:
             self._wake()

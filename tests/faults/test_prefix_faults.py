@@ -20,7 +20,8 @@ from epp.state.events import (
     split_frames,
 )
 from epp.state.prefix import PredictedIndex, PrefixIndex
-from epp.state.sequencer import Forget, Sequencer
+from epp.state.sequence import Forget
+from epp.state.sequencer import Sequencer
 from tests.fakes.kv_publisher import (
     CLEARED,
     CLEARED_MAP,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from epp.state.events import Frame, decode
-from epp.state.sequencer import Continuity, continuity
+from epp.state.sequence import Continuity, continuity
 from epp.state.subscriber import HARD_LIMIT, EventSubscriber, SubscribeError
 from tests.fakes.kv_publisher import CLEARED_MAP, Publisher, payload
 from tests.timing import scaled

@@ -8,7 +8,7 @@ from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import EngineBlocks
 from epp.state.events import decode, split_frames
 from epp.state.metrics_page import parse_page
-from epp.state.sequencer import Continuity, continuity
+from epp.state.sequence import Continuity, continuity
 from tests.fakes.engines import EventTap, eventually, running_engine
 
 PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
