@@ -106,6 +106,7 @@ PARTS = {
         ("resolve", "entries", "data"),
         (
             "tests/unit/test_plan_rules.py",
+            "tests/unit/test_plan_places.py",
             "tests/unit/test_sample_configs.py",
             "tests/unit/test_file_discovery.py",
         ),
