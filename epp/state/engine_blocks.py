@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from .blocks import OWN_BLOCK_TOKENS, PLAIN, TOKEN_BYTES, Naming, seed_of
 from .engine_extras import extras_of, salt_of
-from .engine_memory import recall, remember
+from .engine_memory import Frozen, recall
 from .engine_orphans import MAX_ORPHANS, Block, Orphans
 from .engine_tier import Tier
 from .engine_tree import Node, Tree
@@ -133,9 +133,9 @@ class EngineBlocks:
         self._forget()
         return self.apply(())
 
-    def entries(self, engine_seq: int | None) -> Entries:
+    def freeze(self, engine_seq: int | None) -> Frozen:
         """All that another writer needs to go on from here; orphans are left out."""
-        return remember(self._tiers, engine_seq)
+        return Frozen(self._tiers, engine_seq)
 
     def restore(self, entries: Entries) -> Delta:
         """Forget everything and take what a writer before remembered. What doesn't fit is left."""

@@ -96,11 +96,6 @@ class Tree:
         del self.nodes[hash_]
         return True
 
-    def continued(self, node: Node) -> int:
-        """How many blocks begin inside the own block that `node` leaves open."""
-        behind = self._waiting.get(node.hash)
-        return 0 if behind is None else 1 if isinstance(behind, Node) else len(behind)
-
     def _add(self, node: Node) -> Node:
         if node.parent is not None:
             before = self.nodes.get(node.parent)

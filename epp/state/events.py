@@ -3,9 +3,11 @@
 A message has three frames: topic, sequence (8 bytes, big endian, signed), payload. The payload is
 msgpack and comes in these shapes, all of which are read:
 
-* batch: `[ts, events, dp_rank]`, the rank possibly left out, or a map with the same names;
+* batch: `[ts, events, dp_rank]`, the rank possibly left out, or a map with the same names (SGLang
+  calls the rank `attn_dp_rank`);
 * event: a map with its name under `type` (vLLM 0.27 and later), or `[name, fields...]` (before).
-  An array may be shorter (fields at the end left out) or longer (fields from the future).
+  An array may be shorter (fields at the end left out) or longer (fields from the future). SGLang
+  with EAGLE tells pairs of each token and the next one: the first of a pair counts.
 
 Events of an unknown name are skipped and counted. An event of a known name that can't be read
 spoils its batch: what it would have removed is unknown, so the owner must start over.
@@ -17,7 +19,7 @@ there, parent 0 means none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -105,12 +107,17 @@ class _Batch(msgspec.Struct):
     ts: float
     events: list[Any]
     data_parallel_rank: int | None = None
+    attn_dp_rank: int | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return self.attn_dp_rank if self.data_parallel_rank is None else self.data_parallel_rank
 
 
 class _Stored(msgspec.Struct):
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
-    token_ids: list[int]
+    token_ids: list[int | list[int]]
     block_size: int
     lora_id: int | str | None = None
     medium: str | None = None
@@ -131,13 +138,15 @@ def decode(payload: bytes, *, max_bytes: int = MAX_PAYLOAD) -> EventBatch:
     if len(payload) > max_bytes:
         raise DecodeError(f"a payload of {len(payload)} bytes is over the limit of {max_bytes}")
     try:
-        batch = _shaped(msgspec.msgpack.decode(payload), _Batch)
+        told = msgspec.msgpack.decode(payload)
+        # An array has no name for what may come behind the rank one day.
+        batch = _shaped(told[:3] if isinstance(told, list) else told, _Batch)
         events = [_event(item) for item in batch.events]
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         # The text of msgspec's errors names places and types, never values.
         raise DecodeError(f"KV events can't be read: {error}") from error
     known = tuple(event for event in events if event is not None)
-    return EventBatch(batch.ts, known, batch.data_parallel_rank, len(events) - len(known))
+    return EventBatch(batch.ts, known, batch.rank, len(events) - len(known))
 
 
 def split_frames(parts: Sequence[bytes]) -> Frame:
@@ -168,7 +177,7 @@ def _event(item: Any) -> Event | None:
         return BlockStored(
             block_hashes=tuple(stored.block_hashes),
             parent_block_hash=None if is_array and parent == 0 else parent,
-            tokens=pack(stored.token_ids),
+            tokens=_tokens(stored.token_ids),
             block_size=stored.block_size,
             lora_id=stored.lora_id,
             medium=stored.medium,
@@ -185,6 +194,12 @@ def _event(item: Any) -> Event | None:
             group_idx=removed.group_idx,
         )
     return AllBlocksCleared() if name == "AllBlocksCleared" else None
+
+
+def _tokens(ids: list[int | list[int]]) -> bytes:
+    if ids and isinstance(ids[0], list):
+        return pack([one if isinstance(one, int) else one[0] for one in ids if one != []])
+    return pack(cast("list[int]", ids))
 
 
 def split_reply(parts: Sequence[bytes]) -> Frame | None:

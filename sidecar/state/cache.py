@@ -102,13 +102,21 @@ class CacheMirror:
         """Own keys that are present on each slower tier."""
         return {} if self._blocks is None else self._blocks.tiers_present()
 
-    def entries(self) -> Entries:
-        """All that a writer after us needs to go on from here."""
-        if self._memory is not None:
-            return self._memory
+    def freeze(self) -> Callable[[], Entries]:
+        """What makes all that a writer after us needs to go on from this moment.
+
+        To be called in a thread: that takes some microseconds for each block.
+        """
+        memory = self._memory
+        if memory is not None:
+            return lambda: memory
         if self._blocks is None:
-            return Entries()
-        return self._blocks.entries(self._sequencer.last)
+            return Entries
+        return self._blocks.freeze(self._sequencer.last).entries
+
+    def entries(self) -> Entries:
+        """The same at once, where blocks are few or nothing else has to go on."""
+        return self.freeze()()
 
     def resume(self, entries: Entries, engine_seq: int | None) -> bool:
         """Go on from the memory of a writer before us, of the same life of the engine.

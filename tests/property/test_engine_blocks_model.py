@@ -169,9 +169,9 @@ def test_a_writer_that_restarts_knows_no_more_than_one_that_did_not(
         going.apply([event_of(step, size)])
         first.apply([event_of(step, size)])
     again = EngineBlocks(MODEL, OWN)
-    memory = Entries.unpack(first.entries(7).pack())
+    memory = Entries.unpack(first.freeze(7).entries().pack())
     assert memory.engine_seq == 7
-    assert memory == first.entries(7)
+    assert memory == first.freeze(7).entries()
     assert set(again.restore(memory).stored) == set(first.present())
     for step in after:
         for one in (going, again):

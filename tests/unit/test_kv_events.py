@@ -77,6 +77,21 @@ def test_a_batch_may_leave_out_the_rank_or_be_a_map() -> None:
     assert decode(msgspec.msgpack.encode(named)).dp_rank == 3
 
 
+def test_the_form_of_sglang_is_read_in_full() -> None:
+    told = ["BlockStored", [-5], None, [[7, 8], [8, 9]], 2, None, "CPU_PINNED"]
+    for batch in ([1.0, [told], 1], {"ts": 1.0, "events": [told], "attn_dp_rank": 1}):
+        found = decode(msgspec.msgpack.encode(batch))
+        assert found.dp_rank == 1
+        (event,) = found.events
+        assert isinstance(event, BlockStored)
+        assert event.tokens == pack([7, 8])
+        assert (event.block_hashes, event.medium) == ((-5,), "CPU_PINNED")
+
+
+def test_what_comes_behind_the_rank_of_an_array_is_passed_over() -> None:
+    assert decode(msgspec.msgpack.encode([1.0, [], 2, "later"])).dp_rank == 2
+
+
 def test_parent_zero_means_none_only_in_the_array_form() -> None:
     event = stored_map([1], [1, 2], 2, parent=0)
     (array,) = decode(payload([as_array(event)])).events
