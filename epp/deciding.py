@@ -1,5 +1,6 @@
 """What decides about requests, put together from a replica's parts."""
 
+import asyncio
 from dataclasses import replace
 
 import aiohttp
@@ -12,8 +13,11 @@ from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.plan import feeds
 from epp.request.replica import new_ids
-from epp.request.tokens import Spawn, Tokens
+from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens
 from epp.request.tokens.engine import EngineTokenizer
+
+PREFIX_BYTES = 64 * 1024 * 1024
+"""Memory for what is known of beginnings of prompts: those of thousands of long chats."""
 
 log = structlog.get_logger(__name__)
 
@@ -28,13 +32,7 @@ def director_of(
     if picker.settings.conformance:
         log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
     deadline_s = picker.settings.decision_deadline_s
-    exact = picker.settings.tokenizer == "engine" and feeds.exact_tokens(picker.live.built)
-    tokens = Tokens(
-        tokenizer=EngineTokenizer(session, picker.someone) if exact else None,
-        spawn=spawn,
-        offload=offload,
-        clock=clock,
-    )
+    tokens = _tokens(picker, session, offload, spawn)
     picker.metrics.sources = replace(
         picker.metrics.sources,
         pool=picker.pool,
@@ -55,7 +53,7 @@ def director_of(
         clock=clock,
         ids=new_ids(picker.settings.pod_name),
         admin=AdminToken(picker.admin_token),
-        observers=[picker.metrics, picker.explain, picker.alarm],
+        observers=[picker.metrics, picker.explain, picker.alarm, tokens.watch],
         meters=picker.metrics.meters,
         objectives=picker.objectives,
         settings=PickSettings(
@@ -71,3 +69,31 @@ def director_of(
             max_body_bytes=picker.settings.max_request_bytes,
         ),
     )
+
+
+def _tokens(
+    picker: Picker, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
+) -> Tokens:
+    """Where tokens come from. Raises ConfigError for a directory of tokenizers without any."""
+    exact = picker.settings.tokenizer != "estimate" and feeds.exact_tokens(picker.live.built)
+    directory = picker.settings.tokenizer_dir if exact else None
+    prefixes = Prefixes(
+        PREFIX_BYTES, block_tokens=picker.pool.rules.own_block_tokens, max_keys=MAX_KEYS
+    )
+    models = None
+    if directory is not None:
+        from epp.request.tokens.models import Models  # noqa: PLC0415 - it needs an extra
+
+        models = Models(directory, prefixes)
+        spawn(asyncio.to_thread(models.load))
+    tokens = Tokens(
+        tokenizer=EngineTokenizer(session, picker.someone) if exact else None,
+        local=None if models is None else models.of,
+        prefixes=prefixes,
+        shows=picker.pool.shows,
+        spawn=spawn,
+        offload=offload,
+        clock=clock,
+    )
+    picker.pool.on_first.append(tokens.watch.first_token)
+    return tokens

@@ -153,8 +153,15 @@ class ServeSettings(BaseModel):
         description="Break-glass: load-only, random. shadow: decide and count, but let the gateway "
         "balance by itself. Also a live switch.",
     )
-    tokenizer: Literal["engine", "estimate"] = Field(
-        "engine", description="engine: exact tokens from the engines' /tokenize. estimate: bytes."
+    tokenizer: Literal["local", "engine", "estimate"] = Field(
+        "engine",
+        description="engine: exact tokens from the engines' /tokenize. local: made here from "
+        "--tokenizer-dir, engines are asked where that does not do. estimate: bytes.",
+    )
+    tokenizer_dir: Path | None = Field(
+        None,
+        description="Directory with a folder for each served model: tokenizer.json, "
+        "tokenizer_config.json, chat_template.jinja; files at its top serve every other model.",
     )
     split: Literal["prefix", "cost", "always", "never"] = Field(
         "prefix",
@@ -199,6 +206,8 @@ class ServeSettings(BaseModel):
                 "--split and --split-threshold-tokens shape the default profiles: a configuration "
                 "says the same by its profile handler and decider"
             )
+        if (self.tokenizer == "local") != (self.tokenizer_dir is not None):
+            raise ValueError("--tokenizer local and --tokenizer-dir need each other")
         if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
             raise ValueError(
                 "--metrics-staleness-threshold must be longer than --refresh-metrics-interval, "

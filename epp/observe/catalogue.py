@@ -237,6 +237,31 @@ FAMILIES = (
     ),
     Family("epp_token_calls_inflight", _G, (), "Questions to engines' tokenizers under way."),
     Family("epp_token_cache_bytes", _G, (), "Memory of cached block keys."),
+    Family(
+        "epp_token_prefix_cache_bytes",
+        _G,
+        (),
+        "Memory of what is known of beginnings of prompts whose tokens are made here.",
+    ),
+    Family(
+        "epp_token_text_bytes_total",
+        _C,
+        ("text",),
+        "Text of prompts whose tokens were made here: new, or known as another's beginning.",
+    ),
+    Family(
+        "epp_token_blocks_missed_total",
+        _C,
+        (),
+        "Prompts with exact tokens none of whose first blocks showed up where they went.",
+    ),
+    Family(
+        "epp_token_models_stepped_down",
+        _G,
+        ("to",),
+        "Models whose tokens were not their engines', by the way that is taken now: engine, "
+        "estimate.",
+    ),
     Family("epp_offload_pending", _G, (), "Long computations that wait or run off the loop."),
     Family(
         "epp_offload_refused_total",

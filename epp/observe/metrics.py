@@ -56,6 +56,14 @@ class TokenNumbers(Protocol):
     def calls(self) -> int: ...
     @property
     def cache_bytes(self) -> int: ...
+    @property
+    def prefix_bytes(self) -> int: ...
+    @property
+    def text_bytes(self) -> dict[str, int]: ...
+    @property
+    def missed(self) -> int: ...
+    @property
+    def stepped_down(self) -> dict[str, int]: ...
 
 
 class OffloadNumbers(Protocol):
@@ -253,6 +261,10 @@ class Metrics(Collector):
             yield _family("epp_token_lookups_total", tally(sources.tokens.counts))
             yield _family("epp_token_calls_inflight", [((), sources.tokens.calls)])
             yield _family("epp_token_cache_bytes", [((), sources.tokens.cache_bytes)])
+            yield _family("epp_token_prefix_cache_bytes", [((), sources.tokens.prefix_bytes)])
+            yield _family("epp_token_text_bytes_total", tally(sources.tokens.text_bytes))
+            yield _family("epp_token_blocks_missed_total", [((), sources.tokens.missed)])
+            yield _family("epp_token_models_stepped_down", tally(sources.tokens.stepped_down))
         if sources.offload is not None:
             yield _family("epp_offload_pending", [((), sources.offload.pending)])
             yield _family("epp_offload_refused_total", [((), sources.offload.refused)])

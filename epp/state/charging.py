@@ -19,6 +19,8 @@ from .records import Done, Outcome
 
 DoneHook = Callable[[Done, Endpoint, int], None]
 """Called with a finished request, the endpoint that served it, and the predicted tokens."""
+FirstHook = Callable[[str, EndpointId, float], None]
+"""Called with a request whose first token came, the endpoint that serves it, and when."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -35,6 +37,7 @@ class Charging:
     own_block_tokens: int
     counts: Counter[str]
     on_done: list[DoneHook]
+    on_first: list[FirstHook]
 
     # Told by our own requests
 
@@ -111,6 +114,8 @@ class Charging:
         if held is not None and not held.first_seen:
             held.first_seen = True
             self._await_events(held.endpoint.id, request_id, now)
+            for hook in self.on_first:
+                hook(request_id, held.endpoint.id, now)
 
     def finished(self, request_id: str, now: float) -> None:
         """The end of the answer was seen on the stream."""

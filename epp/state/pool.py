@@ -14,7 +14,7 @@ from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId,
 
 from . import blocks
 from .charges import Charges, Trusts, Unconfirmed
-from .charging import Charging, DoneHook
+from .charging import Charging, DoneHook, FirstHook
 from .endpoints import Changes, Endpoints, EndpointStatus, Member, ScrapeTarget
 from .load import LoadBook
 from .matching import matches
@@ -70,6 +70,7 @@ class PoolState:
         self.rules = rules or PoolRules()
         self.counts: Counter[str] = Counter()
         self.on_done: list[DoneHook] = []
+        self.on_first: list[FirstHook] = []
         self._mirror = Mirror(
             index,
             own_block_tokens=self.rules.own_block_tokens,
@@ -94,6 +95,7 @@ class PoolState:
             own_block_tokens=self.rules.own_block_tokens,
             counts=self.counts,
             on_done=self.on_done,
+            on_first=self.on_first,
         )
         self._table = Table(endpoints=endpoints, load=load, trust=self._trust, mirror=self._mirror)
         self.on_removed: list[RemovedHook] = []
@@ -132,6 +134,14 @@ class PoolState:
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
         return self._mirror.rung(endpoint, now)
+
+    def shows(self, endpoint: EndpointId, keys: Sequence[int], now: float) -> bool | None:
+        """Whether an engine holds one of these blocks; None where no events of it are believed."""
+        inc = self.endpoints.incarnation(endpoint)
+        believed = self.rung(endpoint, now) is Rung.PRECISE and self._mirror.sees_events(endpoint)
+        if inc is None or not believed:
+            return None
+        return any(self._mirror.depths((key,), (inc,))[0] > 0 for key in keys)
 
     def overview(self, now: float) -> list[EndpointStatus]:
         self._table.refresh(now)

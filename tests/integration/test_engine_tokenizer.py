@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.request import tokenizer
+from epp.request.tokens import engine as tokenizer
 from epp.request.tokens.engine import EngineTokenizer, TokenizerError, TokenizerRefusedError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,42 +1,41 @@
-"""From a prompt to block keys: the engine's own tokens where they can be had in time.
+"""From a prompt to block keys, by the best way that is believed and in time.
 
-Token ids are exact as given. Text is asked of the engine's `/tokenize`; the answer is cached by
-content, equal questions share one call, and the call goes on after a decision stopped waiting, so
-that the next request finds it. Where that fails bytes stand in: their keys live in another domain,
-so they meet our own predictions only and never a decision that counts on tokens.
+Token ids are exact as given. Text is tokenized here where the model's files are at hand, else asked
+of an engine's `/tokenize`; either is cached by content. Where neither serves bytes stand in: their
+keys live in another domain, so they meet our own predictions only and never a decision that counts
+on tokens. Whether the exact ways give what engines compute is looked at all the time (`proving`).
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
-import structlog
 import xxhash
 
+from epp.framework import EndpointId
 from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
-from epp.request.offload import BusyError, Offload
+from epp.request.offload import Offload
 from epp.state import blocks
 
-from .breakers import Breakers, Permit
+from .asking import Asking, Spawn, Tokenizer
 from .cache import TokenCache
-from .engine import Fields, TokenizerError, TokenizerRefusedError, ids
-from .tokenised import Tokenised
+from .comparing import Local
+from .engine import Fields
+from .prefixes import Prefixes
+from .proving import Locals, Proving
+from .standing import Step
+from .tokenised import Tokenised, UnrenderableError
+from .watch import Shows, Watch
 
 MAX_KEYS = 2048
 """Block keys of one prompt; what is longer is compared by its beginning only."""
-
-log = structlog.get_logger(__name__)
-
-
-class Tokenizer(Protocol):
-    """An engine's answer to `/tokenize`; see EngineTokenizer."""
-
-    async def __call__(self, model: str, fields: Fields, /) -> bytes: ...
+LOCAL_WEIGHT = 2
+"""Rendering and tokenizing a text takes as long as reading so many times its bytes."""
 
 
-Spawn = Callable[[Coroutine[Any, Any, "Tokenised | None"]], "asyncio.Task[Tokenised | None]"]
+def _unseen(_: EndpointId, __: Sequence[int], ___: float) -> bool | None:
+    """No events are to be believed."""
+    return None
 
 
 class Tokens:
@@ -49,23 +48,39 @@ class Tokens:
         spawn: Spawn,
         offload: Offload,
         clock: Callable[[], float],
+        local: Locals | None = None,
+        prefixes: Prefixes | None = None,
+        shows: Shows = _unseen,
+        naming: blocks.Naming = blocks.PLAIN,
         block_tokens: int = blocks.OWN_BLOCK_TOKENS,
         cache_bytes: int = 64 * 1024 * 1024,
         max_calls: int = 16,
         call_limit_s: float = 2.0,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._spawn = spawn
+        """`local`: who makes tokens here, and the `prefixes` that they share. `shows`: whether
+        engines computed them, see `watch`. `naming`: what all of a pool agree on."""
+        self._naming = naming
+        self._prefixes = prefixes
         self._offload = offload
-        self._clock = clock
         self._block_tokens = block_tokens
-        self._max_calls = max_calls
-        self._call_limit_s = call_limit_s
-        self._calls: dict[bytes, asyncio.Task[Tokenised | None]] = {}
-        self._breakers = Breakers()
         self.cache = TokenCache(cache_bytes)
         self.counts: Counter[str] = Counter()
         """Prompts by `how` their tokens were found; a bounded set of words."""
+        self._asking: Asking | None = None
+        if tokenizer is not None:
+            self._asking = Asking(
+                tokenizer,
+                spawn=spawn,
+                offload=offload,
+                clock=clock,
+                cache=self.cache,
+                counts=self.counts,
+                max_calls=max_calls,
+                call_limit_s=call_limit_s,
+            )
+        self._proving = Proving(
+            local=local, asking=self._asking, shows=shows, spawn=spawn, clock=clock
+        )
 
     @property
     def block_tokens(self) -> int:
@@ -74,11 +89,38 @@ class Tokens:
     @property
     def calls(self) -> int:
         """Questions to engines that wait for an answer."""
-        return len(self._calls)
+        return 0 if self._asking is None else len(self._asking)
 
     @property
     def cache_bytes(self) -> int:
         return self.cache.bytes
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Memory of what is known of beginnings."""
+        return 0 if self._prefixes is None else self._prefixes.bytes
+
+    @property
+    def text_bytes(self) -> dict[str, int]:
+        """Text of prompts whose tokens were made here: what was new, and what was known."""
+        if self._prefixes is None:
+            return {}
+        return {"new": self._prefixes.encoded_bytes, "known": self._prefixes.reused_bytes}
+
+    @property
+    def watch(self) -> Watch:
+        """An observer of decisions, to be told of first tokens and of time."""
+        return self._proving.watch
+
+    @property
+    def missed(self) -> int:
+        """Prompts whose blocks did not show up where they went."""
+        return self._proving.missed
+
+    @property
+    def stepped_down(self) -> dict[str, int]:
+        """Models whose tokens were found wrong, by the way that is taken for them now."""
+        return {step.name.lower(): count for step, count in self._proving.below().items()}
 
     async def resolve(self, parsed: Parsed, prompt: Prompt, *, wait_s: float) -> Tokenised:
         """Size and keys of a prompt, after at most about `wait_s`. Raises offload.BusyError."""
@@ -99,103 +141,97 @@ class Tokens:
         return -(-text // blocks.ESTIMATE_BYTES_PER_TOKEN) + prompt.media_tokens
 
     async def _text(self, parsed: Parsed, prompt: TextPrompt, wait_s: float) -> Tokenised:
+        found, why = await self._exactly(parsed, prompt, wait_s)
+        if found is None:
+            return await self._offload.run(
+                len(prompt.text), lambda: self._estimate(parsed, prompt, why)
+            )
         other = -(-prompt.other_bytes // blocks.ESTIMATE_BYTES_PER_TOKEN)
-        why = self._unanswerable(prompt)
-        if why is None and prompt.tokenize is not None:
-            digest = _digest(parsed, prompt.tokenize)
-            cached = self.cache.get(digest)
-            if cached is not None:
-                return replace(cached, tokens=cached.tokens + other, how="cached")
-            found, why = await self._ask(digest, parsed, prompt.tokenize, wait_s)
-            if found is not None:
-                return replace(found, tokens=found.tokens + other)
-        return await self._offload.run(
-            len(prompt.text), lambda: self._estimate(parsed, prompt, why or "")
+        return replace(found, tokens=found.tokens + other)
+
+    async def _exactly(
+        self, parsed: Parsed, prompt: TextPrompt, wait_s: float
+    ) -> tuple[Tokenised | None, str]:
+        """The tokens of a text, or None and why there are none."""
+        step = self._proving.step(parsed.model)
+        if step is Step.ESTIMATE:
+            return None, "no tokenizer" if self._proving.best is step else "tokens differ"
+        fields = prompt.tokenize
+        if len(prompt.text) > MAX_TEXT_BYTES:
+            return None, "too long"
+        if fields is None:
+            return None, "not tokenizable"
+        digest = _digest(parsed, fields, step)
+        found, why = self.cache.get(digest), ""
+        how = found.how if found is not None else ""
+        if found is not None:
+            found = replace(found, how="cached")
+        else:
+            if step is Step.LOCAL:
+                found = await self._here(digest, parsed, fields)
+            if found is None:
+                found, why = await self._asked(digest, parsed, prompt, fields, wait_s)
+            how = found.how if found is not None else ""
+        if found is not None:
+            made = Step.LOCAL if how == "local" else Step.ENGINE
+            self.watch.found(parsed.model, made, found.keys, fields)
+        return found, why
+
+    async def _here(self, digest: bytes, parsed: Parsed, fields: Fields) -> Tokenised | None:
+        """Made from the model's files, where they suffice."""
+        local = self._proving.local(parsed.model)
+        if local is None:
+            return None
+        size = LOCAL_WEIGHT * sum(len(raw) for _, raw in fields)
+        try:
+            found = await self._offload.run(size, lambda: self._local(local, parsed, fields))
+        except UnrenderableError:
+            return None
+        self.cache.put(digest, found)
+        return found
+
+    async def _asked(
+        self, digest: bytes, parsed: Parsed, prompt: TextPrompt, fields: Fields, wait_s: float
+    ) -> tuple[Tokenised | None, str]:
+        """The engine's, or None and why not."""
+        if self._asking is None:
+            return None, "no tokenizer"
+        if fields[0][0] == "prompt" and len(prompt.text) < self._block_tokens:
+            return None, "too short"
+        return await self._asking.ask(
+            digest,
+            parsed.model,
+            fields,
+            lambda packed: replace(self._exact(parsed, packed, 0), how="engine"),
+            wait_s,
         )
 
-    def _unanswerable(self, prompt: TextPrompt) -> str | None:
-        """Why no engine is asked about this prompt, or None."""
-        if self._tokenizer is None:
-            return "no tokenizer"
-        if len(prompt.text) > MAX_TEXT_BYTES:
-            return "too long"
-        if prompt.tokenize is None:
-            return "not tokenizable"
-        if prompt.tokenize[0][0] == "prompt" and len(prompt.text) < self._block_tokens:
-            return "too short"
-        return None
+    def _local(self, local: Local, parsed: Parsed, fields: Fields) -> Tokenised:
+        seed = self._seed(parsed)
+        tokens, keys = local.keys(fields, seed)
+        return Tokenised(tokens, True, keys, "local")
 
-    async def _ask(
-        self, digest: bytes, parsed: Parsed, fields: Fields, wait_s: float
-    ) -> tuple[Tokenised | None, str]:
-        """The engine's tokens, or None and why not."""
-        call = self._calls.get(digest)
-        if call is None:
-            if len(self._calls) >= self._max_calls:
-                return None, "busy"
-            permit = self._breakers.of(parsed.model).permit(self._clock())
-            if permit is Permit.NO:
-                return None, "tokenizer off"
-            call = self._calls[digest] = self._spawn(self._call(digest, parsed, fields))
-            if permit is Permit.PROBE:
-                return None, "tokenizer off"
-        elif self._breakers.of(parsed.model).open:
-            return None, "tokenizer off"
-        await asyncio.wait({call}, timeout=wait_s)
-        if not call.done():
-            return None, "late"
-        found = None if call.cancelled() else call.result()
-        return found, "failed"
-
-    async def _call(self, digest: bytes, parsed: Parsed, fields: Fields) -> Tokenised | None:
-        """One question. Never raises; a failure is counted and moves the model's breaker."""
-        assert self._tokenizer is not None
-        breaker = self._breakers.of(parsed.model)
-        alive = False
-        try:
-            async with asyncio.timeout(self._call_limit_s):
-                answer = await self._tokenizer(parsed.model, fields)
-                found = await self._offload.run(
-                    len(answer), lambda: self._exact(parsed, ids(answer), 0)
-                )
-            found = replace(found, how="engine")
-            self.cache.put(digest, found)
-            alive = True
-        except TokenizerRefusedError:
-            alive = True
-        except (TokenizerError, TimeoutError, BusyError) as error:
-            self.counts["call failed"] += 1
-            log.debug("tokenizer gave no answer", error=str(error), kind=type(error).__name__)
-        except Exception:
-            self.counts["call failed"] += 1
-            log.exception("tokenizer call failed")
-        else:
-            return found
-        finally:
-            del self._calls[digest]
-            if alive:
-                breaker.succeeded()
-            else:
-                breaker.failed(self._clock())
-        return None
+    def _seed(self, parsed: Parsed) -> int:
+        """What tells the block keys of a model, and of a salt, from all others."""
+        return blocks.seed_of(parsed.model, salt=parsed.cache_salt, naming=self._naming)
 
     def _exact(self, parsed: Parsed, packed: bytes, other_tokens: int) -> Tokenised:
-        seed = blocks.seed_of(parsed.model, salt=parsed.cache_salt)
+        seed = self._seed(parsed)
         head = packed[: 4 * self._block_tokens * MAX_KEYS]
         keys = blocks.token_keys(head, seed, self._block_tokens)
         return Tokenised(len(packed) // 4 + other_tokens, True, keys, "given")
 
     def _estimate(self, parsed: Parsed, prompt: TextPrompt, why: str) -> Tokenised:
-        seed = blocks.seed_of(parsed.model, salt=parsed.cache_salt)
+        seed = self._seed(parsed)
         block_bytes = blocks.ESTIMATE_BYTES_PER_TOKEN * self._block_tokens
         keys = blocks.byte_keys(prompt.text[: block_bytes * MAX_KEYS], seed, self._block_tokens)
         return Tokenised(self.size(prompt), False, keys, why)
 
 
-def _digest(parsed: Parsed, fields: Fields) -> bytes:
+def _digest(parsed: Parsed, fields: Fields, step: Step) -> bytes:
     """Name of a question by its content; no two contents run into each other."""
     state = xxhash.xxh3_128()
-    pieces = [parsed.model.encode(), parsed.cache_salt.encode()]
+    pieces = [step.name.encode(), parsed.model.encode(), parsed.cache_salt.encode()]
     for name, raw in fields:
         pieces += [name.encode(), raw]
     for piece in pieces:

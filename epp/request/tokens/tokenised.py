@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from epp.errors import EppError
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
@@ -12,3 +14,9 @@ class Tokenised:
     keys: tuple[int, ...]
     how: str
     """Where the tokens come from or why they are estimated: a stable word."""
+
+
+class UnrenderableError(EppError):
+    """This prompt is not for us to tokenize: the engine is asked instead."""
+
+    reason = "unrenderable"
