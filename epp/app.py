@@ -112,6 +112,7 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
             picker.tick,
             picker.look,
             picker.scraper.run,
+            picker.model_pages.run,
         ):
             tasks.create_task(work())
         for reload in (picker.reload, picker.objectives_reload):

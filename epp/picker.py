@@ -30,6 +30,7 @@ from epp.request.profiles import ModeSwitch
 from epp.request.replica import short_name
 from epp.state.endpoints import Endpoints
 from epp.state.load import LoadBook, LoadRules
+from epp.state.model_pages import Asked, ModelPages
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
@@ -85,6 +86,12 @@ class Picker:
             engine_of=feeds.engine_of(self.live.built),
             missed=_warn_page,
         )
+        self.model_pages = ModelPages(
+            members=lambda: self.pool.endpoints,
+            asked=self._models_asked,
+            told=self._tell_models,
+            clock=clock,
+        )
         self.health = Health()
         self.explain = Explain(
             wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
@@ -96,7 +103,12 @@ class Picker:
             version=version("gie-epp"),
             namespace=settings.pool_namespace,
             sources=Sources(
-                state=StateNumbers(store=self.reader, scraper=self.scraper, watch=self.watch)
+                state=StateNumbers(
+                    store=self.reader,
+                    scraper=self.scraper,
+                    models=self.model_pages,
+                    watch=self.watch,
+                )
             ),
         )
         self.pool.on_done += [self.metrics.done, self.watch.done]
@@ -152,6 +164,17 @@ class Picker:
     def _tell_removed(self, endpoints: Collection[EndpointId]) -> None:
         for one in self.live.built.watchers:
             self.ballot.tell(one.name, partial(one.plugin.removed, endpoints))
+
+    def _models_asked(self) -> Asked | None:
+        source = feeds.models_source(self.live.built)
+        if source is None:
+            return None
+        return Asked(source.models_path, source.models_interval_s, self.live.swaps)
+
+    def _tell_models(self, endpoint: EndpointId, models: frozenset[str]) -> None:
+        if endpoint in self.pool.endpoints:
+            for one in feeds.models_readers(self.live.built):
+                self.ballot.tell(one.name, partial(one.plugin.serves, endpoint, models))
 
     def _has_roles(self) -> bool:
         return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
