@@ -10,7 +10,7 @@ import numpy as np
 
 from epp.framework import NO_MATCH, Column, Mask, Match, Source
 
-from .prefix.holders import Depths
+from .prefix import Depths
 
 
 @dataclass(frozen=True, slots=True)

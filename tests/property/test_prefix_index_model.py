@@ -1,13 +1,16 @@
 """PrefixIndex and PredictedIndex against models that look at everything each time."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework import EndpointId, Incarnation, PoolId
-from epp.state.prefix import PredictedIndex, PrefixIndex
+from epp.state.prefix import GPU, PredictedIndex, PrefixIndex
+from epp.state.prefix.holders import Holders, as_keys
+from epp.state.prefix.index import EVERYBODY
 
 LIVES = [
     Incarnation(EndpointId(PoolId("p"), name, port), start)
@@ -15,9 +18,18 @@ LIVES = [
     for port in (1, 2)
     for start in (1, 2)
 ]
+TIERS = (GPU, "CPU", "DISK", "SHARED", "SOMEWHERE")
 lives = st.sampled_from(LIVES)
+tiers = st.sampled_from(TIERS)
 some_keys = st.lists(st.integers(0, 12), max_size=8)
+prompt_keys = st.lists(st.integers(0, 12), max_size=8, unique=True)
 LIMIT = 7
+starts = st.integers(0, 300)
+sizes = st.integers(1, 200)
+
+
+def life(at: int) -> Incarnation:
+    return Incarnation(EndpointId(PoolId("p"), str(at), 1), 1)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -26,79 +38,168 @@ class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.real = PrefixIndex(LIMIT)
-        self.model: dict[Incarnation, set[int]] = defaultdict(set)
+        self.model: dict[tuple[str, Incarnation], set[int]] = defaultdict(set)
         self.forgotten: set[Incarnation] = set()
         self.refused = 0
+        self.late = 0
 
-    @rule(inc=lives, keys=some_keys, twice=st.booleans())
-    def store(self, inc: Incarnation, keys: list[int], twice: bool) -> None:
-        for _ in range(1 + twice):
-            self.real.store(inc, keys)
-            for key in () if inc in self.forgotten else keys:
-                if key in self.model[inc]:
-                    continue
-                if len(self.model[inc]) < LIMIT:
-                    self.model[inc].add(key)
-                else:
-                    self.refused += 1
+    @rule(inc=lives, keys=some_keys, tier=tiers, packed=st.booleans())
+    def store(self, inc: Incarnation, keys: list[int], tier: str, packed: bool) -> None:
+        self.real.store(inc, np.array(keys, np.uint64) if packed else keys, tier)
+        if inc in self.forgotten:
+            self.late += len(keys)
+            return
+        held = self.model[self._place(tier, inc)]
+        for key in dict.fromkeys(keys):
+            if key not in held and len(held) < LIMIT:
+                held.add(key)
+            elif key not in held:
+                self.refused += 1
 
-    @rule(inc=lives, keys=some_keys, twice=st.booleans())
-    def remove(self, inc: Incarnation, keys: list[int], twice: bool) -> None:
+    @rule(inc=lives, keys=some_keys, tier=tiers, twice=st.booleans())
+    def remove(self, inc: Incarnation, keys: list[int], tier: str, twice: bool) -> None:
         for _ in range(1 + twice):
-            self.real.remove(inc, keys)
-        self.model[inc] -= set(keys)
+            self.real.remove(inc, keys, tier)
+        if inc not in self.forgotten:
+            self.model[self._place(tier, inc)] -= set(keys)
 
     @rule(inc=lives)
     def clear(self, inc: Incarnation) -> None:
         self.real.clear(inc)
-        self.model[inc].clear()
+        self._clear(inc)
 
     @rule(inc=lives)
     def forget(self, inc: Incarnation) -> None:
         self.real.forget(inc)
-        self.model[inc].clear()
+        self._clear(inc)
         self.forgotten.add(inc)
 
     @rule(kept=st.sets(lives))
     def retain(self, kept: set[Incarnation]) -> None:
         for inc in LIVES:
-            if inc not in kept and self.model[inc]:
-                self.model[inc].clear()
-                self.forgotten.add(inc)
-            # A slot that is open though empty is forgotten as well; the model follows the index.
-            elif inc not in kept and inc in self.real._gpu:
+            # One that holds nothing any more may be known still; the model follows the index.
+            if inc not in kept and any(inc in holders for holders in self.real._all()):
+                self._clear(inc)
                 self.forgotten.add(inc)
         self.real.retain(kept)
         self.forgotten -= kept
 
-    @rule(budget=st.integers(0, 5))
+    @rule(budget=st.integers(0, 200))
     def sweep(self, budget: int) -> None:
         before = self.real.retired_blocks
-        assert self.real.sweep(budget) == min(budget, before)
+        assert self.real.sweep(budget) <= before
 
-    @rule(keys=some_keys, asked=st.lists(lives, unique=True), frozen=st.booleans())
+    @rule(keys=prompt_keys, asked=st.lists(lives, unique=True), frozen=st.booleans())
     def lookup(self, keys: list[int], asked: list[Incarnation], frozen: bool) -> None:
-        expected = {}
-        for inc in asked:
-            depth = next(
-                (at for at, key in enumerate(keys) if key not in self.model[inc]), len(keys)
-            )
-            if depth:
-                expected[inc] = depth
+        expected = {inc: depth for inc in asked if (depth := sum(self._depths(inc, keys).values()))}
         assert self.real.lookup(keys, tuple(asked) if frozen else asked) == expected
+
+    @rule(keys=prompt_keys, asked=st.lists(lives, unique=True))
+    def tier_depths(self, keys: list[int], asked: list[Incarnation]) -> None:
+        found = self.real.tier_depths(keys, tuple(asked))
+        for row, inc in enumerate(asked):
+            expected = self._depths(inc, keys)
+            assert int(found.gpu[row]) == expected.pop(GPU, 0)
+            loaded = {tier: int(blocks[row]) for tier, blocks in found.loaded.items()}
+            assert {tier: blocks for tier, blocks in loaded.items() if blocks} == expected
 
     @invariant()
     def counts_agree(self) -> None:
         for inc in LIVES:
-            assert self.real.blocks(inc) == len(self.model[inc])
-        assert self.real.refused == self.refused
-        live = set().union(*self.model.values())
-        assert live <= set(self.real._gpu._holders)
-        assert len(self.real) <= len(live) + self.real.retired_blocks
+            for tier in TIERS:
+                assert self.real.blocks(inc, tier) == len(self.model[self._place(tier, inc)])
+        assert (self.real.refused, self.real.late) == (self.refused, self.late)
+        live = {tier: set[int]() for tier in TIERS}
+        for (tier, _), held in self.model.items():
+            live[tier] |= held
+        assert len(self.real) >= sum(map(len, live.values()))
+        assert len(self.real) <= sum(map(len, live.values())) + self.real.retired_blocks
+
+    def _place(self, tier: str, inc: Incarnation) -> tuple[str, Incarnation]:
+        return tier, EVERYBODY if tier == "SHARED" else inc
+
+    def _clear(self, inc: Incarnation) -> None:
+        for tier in TIERS:
+            self.model[tier, inc].clear()
+
+    def _depths(self, inc: Incarnation, keys: list[int]) -> Counter[str]:
+        """Where an engine finds the beginning of a prompt, block by block."""
+        found: Counter[str] = Counter()
+        usable = TIERS
+        for key in keys:
+            holding = [tier for tier in usable if key in self.model[self._place(tier, inc)]]
+            if not holding:
+                break
+            found[holding[0]] += 1
+            if holding[0] != GPU:
+                usable = TIERS[1:]
+        return found
 
 
 TestIndexMachine = IndexMachine.TestCase
 TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+class HoldersMachine(RuleBasedStateMachine):
+    """Many holders of many keys, in batches: every form in which holders are kept, and each change
+    from one to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real = Holders(1_000_000)
+        self.model: dict[Incarnation, set[int]] = defaultdict(set)
+        self.everybody = tuple(life(at) for at in range(150))
+
+    @rule(first=st.integers(0, 140), count=st.integers(1, 80), start=starts, size=sizes)
+    def store(self, first: int, count: int, start: int, size: int) -> None:
+        for inc in self.everybody[first : first + count]:
+            self.real.store(inc, range(start, start + size))
+            self.model[inc] |= set(range(start, start + size))
+
+    @rule(first=st.integers(0, 140), count=st.integers(1, 150), start=starts, size=sizes)
+    def remove(self, first: int, count: int, start: int, size: int) -> None:
+        for inc in self.everybody[first : first + count]:
+            self.real.remove(inc, range(start, start + size))
+            self.model[inc] -= set(range(start, start + size))
+
+    @rule(first=st.integers(0, 149), count=st.integers(1, 50))
+    def clear(self, first: int, count: int) -> None:
+        for inc in self.everybody[first : first + count]:
+            self.real.clear(inc)
+            self.model[inc].clear()
+
+    @rule(budget=st.integers(0, 5_000))
+    def sweep(self, budget: int) -> None:
+        self.real.sweep(budget)
+
+    @rule(start=starts, size=sizes)
+    def depths(self, start: int, size: int) -> None:
+        keys = range(start, start + size)
+        held = [self.model[inc] for inc in self.everybody]
+        expected = [
+            next((at for at, key in enumerate(keys) if key not in mine), size) for mine in held
+        ]
+        assert self.real.depths(as_keys(keys), self.everybody).tolist() == expected
+        marks = [[key in mine for mine in held] for key in keys]
+        assert self.real.matrix(as_keys(keys), self.everybody).tolist() == marks
+
+    @invariant()
+    def counts_agree(self) -> None:
+        for inc in self.everybody:
+            assert self.real.blocks(inc) == len(self.model[inc])
+
+    def teardown(self) -> None:
+        """Once all is cleared and swept nothing is left."""
+        for inc in self.everybody:
+            self.real.clear(inc)
+        while self.real.retired:
+            self.real.sweep(1_000)
+        self.real.sweep(1_000_000)
+        assert (len(self.real), self.real.slots, self.real.nbytes <= 5_000) == (0, 0, True)
+
+
+TestHoldersMachine = HoldersMachine.TestCase
+TestHoldersMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 # Prompts as paths in a tree: a key stands for a whole prefix, as in block chains.
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=6).map(

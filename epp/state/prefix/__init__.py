@@ -1,9 +1,10 @@
 """Who holds which prefix: by the engines' own events, and by our own predictions."""
 
-from .holders import Depths, Keys
+from .holders import Keys
 from .index import PrefixIndex, TierDepths
 from .predicted import PredictedIndex
 from .tiers import GPU, Tier, tier_of
+from .walk import Depths
 
 __all__ = [
     "GPU",

@@ -1,61 +1,61 @@
-"""Which endpoints hold which own blocks, by their engines' word.
+"""Which endpoints hold which keys on one tier, for millions of pairs.
 
-A key maps to an integer whose bits are the endpoints that hold it, so that a lookup walks the keys
-of a prompt once for all candidates: it ands the bits and stops where nobody is left.
-
-An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
-much it held: nobody's lookup asks for that bit any more. The keys behind it are swept away later in
-bounded slices, and only then is the slot given to somebody else.
+Each key has a lane in a table, and there a reference to its holders. Holders are named by slots: an
+incarnation has one as long as it holds anything. To clear one its slot is retired, which is one
+step however much it held: nobody asks for that slot any more. A sweep goes through the lanes in the
+background, and once it has been everywhere the slot is given to somebody else.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Incarnation, Mask
 
-SWEEP_PER_KEY = 2
-"""Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
-FEW = 24
-"""Up to so many endpoints are gone through one by one; more cost less as an array of bits."""
+from .keytable import U32, U64, KeyTable, Lanes
+from .sets import MAX_SLOTS, NOBODY, HolderSets
+from .walk import Depths, walk
 
-Depths = NDArray[np.int64]
-Keys = Sequence[int] | NDArray[np.uint64]
+SWEEP_PER_KEY: Final = 8
+"""Lanes swept for each key stored or removed, so that churn alone bounds the memory."""
+
+Keys = Sequence[int] | U64
 """Of own blocks, in the order of their prompt."""
 
 
 class Holders:
-    """Who holds which keys on one tier. Every change is idempotent.
+    """Who holds which keys. Every change is idempotent."""
 
-    One more entry costs about 100 bytes where another endpoint has the key, else 200.
-    """
-
-    def __init__(self, max_blocks_per_endpoint: int) -> None:
-        """Blocks beyond `max_blocks_per_endpoint` are refused; the oldest claims stay."""
-        if max_blocks_per_endpoint <= 0:
-            raise ValueError("max_blocks_per_endpoint must be positive")
-        self._limit = max_blocks_per_endpoint
-        self._holders: dict[int, int] = {}
-        """Key: bits of the slots that hold it, retired ones among them until they are swept."""
+    def __init__(self, limit: int) -> None:
+        """Keys beyond `limit` of one incarnation are refused; those that came first stay."""
+        if limit <= 0:
+            raise ValueError(f"an endpoint's limit of blocks must be positive, got {limit}")
+        self._limit = limit
+        self._table = KeyTable()
+        self._sets = HolderSets()
         self._slots: dict[Incarnation, int] = {}
-        self._owners: list[Incarnation | None] = []
-        """Slot: who has it; None while it is retired or free."""
-        self._held: list[set[int]] = []
-        """Slot: its keys."""
-        self._retired: deque[int] = deque()
+        self._counts: list[int] = []
+        """By slot: its keys."""
         self._free: list[int] = []
-        self._asked: tuple[Collection[Incarnation], int] | None = None
-        """Who was asked for the last time, and their bits."""
-        self._asked_slots: NDArray[np.intp] | None = None
-        """Their slots, once they are needed."""
+        self._retired: list[int] = []
+        """Slots that the sweep after this one takes."""
+        self._swept: list[int] = []
+        """Slots that this sweep takes."""
+        self._marks: Mask = np.zeros(MAX_SLOTS + 1, np.bool_)
+        """Those, by slot."""
+        self._lane = 0
+        """Where this sweep goes on."""
+        self._asked: tuple[Incarnation, ...] | None = None
+        self._places: NDArray[np.intp] = np.zeros(0, np.intp)
+        """Slots of those; one that nobody has for who holds nothing."""
         self.refused = 0
-        """Blocks over the limit of their endpoint, not stored."""
+        """Keys over the limit of their holder, or without a place, not stored."""
 
     def __len__(self) -> int:
-        """Keys in the index, retired ones among them until they are swept."""
-        return len(self._holders)
+        """Keys, those of retired slots among them until they are swept."""
+        return len(self._table)
 
     def __contains__(self, inc: Incarnation) -> bool:
         return inc in self._slots
@@ -64,184 +64,156 @@ class Holders:
         return iter(self._slots)
 
     @property
-    def retired_blocks(self) -> int:
-        """Blocks that still wait to be swept."""
-        return sum(len(self._held[slot]) for slot in self._retired)
+    def nbytes(self) -> int:
+        """Memory of keys and holders."""
+        return self._table.nbytes + self._sets.nbytes
+
+    @property
+    def retired(self) -> int:
+        """Pairs that still wait to be swept."""
+        return sum(self._counts[slot] for slot in (*self._retired, *self._swept))
 
     @property
     def slots(self) -> int:
-        """Bits in use: endpoints that hold blocks, and retired ones."""
-        return len(self._owners) - len(self._free)
+        """Slots in use: incarnations that hold keys, and retired ones."""
+        return len(self._counts) - len(self._free)
 
     def blocks(self, inc: Incarnation) -> int:
         slot = self._slots.get(inc)
-        return 0 if slot is None else len(self._held[slot])
+        return 0 if slot is None else self._counts[slot]
 
     def store(self, inc: Incarnation, keys: Keys) -> None:
         """`inc` holds `keys` too."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
-        if not len(keys):
+        wanted = as_keys(keys)
+        if not len(wanted):
             return
-        keys = _ints(keys)
+        self.sweep(SWEEP_PER_KEY * len(wanted))
         slot = self._slots.get(inc)
         if slot is None:
             slot = self._open(inc)
-        held, holders, bit = self._held[slot], self._holders, 1 << slot
-        new = keys
-        if not held.isdisjoint(keys) or len(held) + len(keys) > self._limit:
-            new = self._welcome(held, keys)
-        held.update(new)
-        known = holders.get
-        for key in new:
-            holders[key] = known(key, 0) | bit
+            if slot is None:
+                self.refused += len(wanted)
+                return
+        wanted = _distinct(wanted)
+        lanes = self._table.find(wanted)
+        news: Mask = np.ones(len(wanted), np.bool_)
+        known = (lanes >= 0).nonzero()[0]
+        news[known] = ~self._sets.has(self._table.refs[lanes[known]], slot)
+        room = self._limit - self._counts[slot]
+        if room < len(wanted):
+            over = news & (news.cumsum() > room)
+            self.refused += int(np.count_nonzero(over))
+            news &= ~over
+        joined = lanes[news & (lanes >= 0)]
+        self._table.refs[joined] = self._sets.plus(self._table.refs[joined], slot)
+        made = wanted[news & (lanes < 0)]
+        placed = self._table.add(made, slot)
+        self.refused += len(made) - placed
+        self._counts[slot] += len(joined) + placed
 
     def remove(self, inc: Incarnation, keys: Keys) -> None:
         """`inc` no longer holds `keys`; those that it didn't are passed over."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
+        wanted = as_keys(keys)
         slot = self._slots.get(inc)
-        if slot is None:
+        if slot is None or not len(wanted):
             return
-        held = self._held[slot]
-        for key in _ints(keys):
-            if key in held:
-                held.remove(key)
-                self._drop_bit(key, slot)
+        self.sweep(SWEEP_PER_KEY * len(wanted))
+        lanes = self._table.find(_distinct(wanted))
+        lanes = lanes[lanes >= 0]
+        self._take(slot, lanes[self._sets.has(self._table.refs[lanes], slot)])
 
     def clear(self, inc: Incarnation) -> None:
         """`inc` holds nothing. The cost doesn't depend on how much it held."""
         slot = self._slots.pop(inc, None)
         if slot is not None:
-            self._owners[slot] = None
-            self._asked = None
             self._retired.append(slot)
+            self._asked = None
 
-    def lookup(self, keys: Keys, incs: Collection[Incarnation]) -> dict[Incarnation, int]:
-        """How many leading `keys` each of `incs` holds. Who holds not even the first is absent.
+    def depths(self, keys: U64, incs: tuple[Incarnation, ...]) -> Depths:
+        """How many leading `keys` each of `incs` holds. Faster for the same tuple as before."""
+        by_slot = np.zeros(self._sets.width + 1, np.int64)  # the last is nobody's
+        walk(self._sets, self._table.refs[self._table.leading(keys)], by_slot)
+        return by_slot[self._placed(incs)]
 
-        Faster when `incs` is the same tuple as the last time.
-        """
-        found: dict[Incarnation, int] = {}
-        for bits, depth in self._runs(keys, self._bits_of(incs)):
-            _note(found, self._owners, bits, depth)
-        return found
-
-    def depths(self, keys: Keys, incs: tuple[Incarnation, ...]) -> Depths:
-        """The same as one number for each of `incs`, in their order; 0 where none is held."""
-        alive = self._bits_of(incs)
-        by_slot = np.zeros(len(self._owners) + 1, np.int64)  # the last stands for who has no slot
-        for bits, depth in self._runs(keys, alive):
-            _spread(by_slot, bits, depth)
-        if self._asked_slots is None:
-            slots = [self._slots.get(inc, -1) for inc in incs]
-            self._asked_slots = np.array(slots, np.intp)
-        return by_slot[self._asked_slots]
-
-    def held(self, key: int, incs: tuple[Incarnation, ...]) -> Mask:
-        """Which of `incs` hold `key`."""
-        bits = self._holders.get(key, 0)
-        return np.array(
-            [bits >> self._slots.get(inc, -1) & 1 if inc in self._slots else 0 for inc in incs],
-            np.bool_,
-        )
-
-    def _runs(self, keys: Keys, alive: int) -> Iterator[tuple[int, int]]:
-        """Slots that hold equally many of the keys, as bits, and how many that is; never none."""
-        holders = self._holders.get
-        for depth, key in enumerate(_ints(keys)):
-            if not alive:
-                return
-            still = holders(key, 0) & alive
-            if still != alive:
-                if depth:
-                    yield alive ^ still, depth
-                alive = still
-        if alive and len(keys):
-            yield alive, len(keys)
+    def matrix(self, keys: U64, incs: tuple[Incarnation, ...]) -> NDArray[np.bool_]:
+        """Which of `incs` (across) hold which of `keys` (down)."""
+        marks = np.zeros((len(keys), self._sets.width + 1), np.bool_)
+        lanes = self._table.find(keys)
+        found = (lanes >= 0).nonzero()[0]
+        self._sets.mark(self._table.refs[lanes[found]], found, marks)
+        return marks[:, self._placed(incs)]
 
     def sweep(self, budget: int) -> int:
-        """Take away up to `budget` retired blocks; returns how many that were."""
-        swept = 0
-        while self._retired and swept < budget:
-            slot = self._retired[0]
-            held = self._held[slot]
-            while held and swept < budget:
-                self._drop_bit(held.pop(), slot)
-                swept += 1
-            if not held:
-                self._retired.popleft()
-                self._held[slot] = set()
-                self._free.append(slot)
-        return swept
+        """Look at up to `budget` lanes for keys of retired slots; returns how many pairs it took
+        away."""
+        if not self._swept:
+            if not self._retired:
+                return 0
+            self._begin_sweep()
+        stop = min(self._lane + max(0, budget), self._table.lanes)
+        lanes = self._table.used(self._lane, stop)
+        dirty = lanes[self._sets.has_any(self._table.refs[lanes], self._marks)]
+        taken = 0
+        for slot in self._swept if len(dirty) else ():
+            mine = dirty[self._sets.has(self._table.refs[dirty], slot)]
+            taken += len(mine)
+            self._take(slot, mine)
+            dirty = dirty[self._table.refs[dirty] != NOBODY]
+        self._lane = stop
+        if stop == self._table.lanes:
+            self._end_sweep()
+        return taken
 
-    def _welcome(self, held: set[int], keys: Keys) -> list[int]:
-        """Those that are not held yet, as far as there is room; the others are counted."""
-        new: dict[int, None] = {}
-        for key in keys:
-            if key in held or key in new:
-                continue
-            if len(held) + len(new) < self._limit:
-                new[key] = None
-            else:
-                self.refused += 1
-        return list(new)
+    # Mechanics
 
-    def _open(self, inc: Incarnation) -> int:
+    def _take(self, slot: int, lanes: Lanes) -> None:
+        """Take `slot` from these keys, which it holds."""
+        refs: U32 = self._sets.minus(self._table.refs[lanes], slot)
+        self._table.refs[lanes] = refs
+        self._table.drop(lanes[refs == NOBODY])
+        self._counts[slot] -= len(lanes)
+
+    def _open(self, inc: Incarnation) -> int | None:
         if self._free:
             slot = self._free.pop()
-            self._owners[slot] = inc
+        elif len(self._counts) < MAX_SLOTS:
+            slot = len(self._counts)
+            self._counts.append(0)
+            self._sets.admit(slot)
         else:
-            slot = len(self._owners)
-            self._owners.append(inc)
-            self._held.append(set())
+            return None
         self._slots[inc] = slot
         self._asked = None
         return slot
 
-    def _drop_bit(self, key: int, slot: int) -> None:
-        bits = self._holders[key] & ~(1 << slot)
-        if bits:
-            self._holders[key] = bits
-        else:
-            del self._holders[key]
+    def _placed(self, incs: tuple[Incarnation, ...]) -> NDArray[np.intp]:
+        # Hashing an incarnation costs as much as the lookup of some keys. A tuple doesn't change,
+        # and we hold it, so that its id isn't reused.
+        if self._asked is not incs:
+            self._asked = incs
+            self._places = np.array([self._slots.get(inc, -1) for inc in incs], np.intp)
+        return self._places
 
-    def _bits_of(self, incs: Collection[Incarnation]) -> int:
-        # Hashing an incarnation costs as much as the lookup of some keys. Only a tuple can be
-        # recognised by identity: it doesn't change, and we hold it, so its id isn't reused.
-        if self._asked is not None and self._asked[0] is incs:
-            return self._asked[1]
-        self._asked, self._asked_slots = None, None
-        bits = 0
-        for inc in incs:
-            slot = self._slots.get(inc)
-            if slot is not None:
-                bits |= 1 << slot
-        if isinstance(incs, tuple):
-            self._asked = (incs, bits)
-        return bits
+    def _begin_sweep(self) -> None:
+        self._swept, self._retired = self._retired, []
+        self._marks[self._swept] = True
+        self._lane = 0
+
+    def _end_sweep(self) -> None:
+        self._marks[self._swept] = False
+        self._free += self._swept
+        self._swept = []
+        self._table = self._table.thinned()
 
 
-def _ints(keys: Keys) -> Sequence[int]:
-    return keys.tolist() if isinstance(keys, np.ndarray) else keys
+def as_keys(keys: Keys) -> U64:
+    """As an array, without a copy where it is one."""
+    return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.uint64, len(keys))
 
 
-def _spread(by_slot: Depths, bits: int, depth: int) -> None:
-    if bits.bit_count() > FEW:
-        packed = np.frombuffer(bits.to_bytes(-(-bits.bit_length() // 8), "little"), np.uint8)
-        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
-        by_slot[: len(mask)][mask[: len(by_slot)]] = depth
-        return
-    while bits:
-        low = bits & -bits
-        by_slot[low.bit_length() - 1] = depth
-        bits ^= low
-
-
-def _note(
-    found: dict[Incarnation, int], owners: Sequence[Incarnation | None], bits: int, depth: int
-) -> None:
-    while bits:
-        low = bits & -bits
-        owner = owners[low.bit_length() - 1]
-        if owner is not None:
-            found[owner] = depth
-        bits ^= low
+def _distinct(keys: U64) -> U64:
+    """Each once, in the order in which they came."""
+    order = keys.argsort(kind="stable")
+    ordered = keys[order]
+    again = (ordered[1:] == ordered[:-1]).nonzero()[0]
+    return keys if not len(again) else np.delete(keys, order[again + 1])

@@ -6,15 +6,18 @@ slower tiers are asked from the place on where the GPU ends.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework import EndpointId, Incarnation, PoolId
 
-from .holders import Depths, Holders, Keys
+from .holders import Holders, Keys, as_keys
+from .keytable import U64
 from .tiers import GPU, MAX_TIERS, tier_of
+from .walk import Depths
 
 MAX_FORGOTTEN = 4096
 """Forgotten incarnations whose late events we still refuse."""
@@ -66,7 +69,7 @@ class PrefixIndex:
     @property
     def retired_blocks(self) -> int:
         """Blocks that still wait to be swept."""
-        return sum(tier.retired_blocks for tier in self._all())
+        return sum(tier.retired for tier in self._all())
 
     @property
     def slots(self) -> int:
@@ -140,26 +143,12 @@ class PrefixIndex:
     def tier_depths(self, keys: Keys, incs: tuple[Incarnation, ...]) -> TierDepths:
         """The same, told apart by where the blocks are. Of several tiers that hold a block the one
         that loads faster counts."""
-        gpu = self._gpu.depths(keys, incs)
-        loaded: dict[str, Depths] = {}
-        slower = {name: holders for name, holders in self._slower.items() if len(holders)}
+        wanted = as_keys(keys)
+        gpu = self._gpu.depths(wanted, incs)
+        slower = [(name, holders) for name, holders in self._slower.items() if len(holders)]
         if not slower or not len(incs):
-            return TierDepths(gpu, loaded)
-        alive = np.ones(len(incs), np.bool_)
-        for at in range(int(gpu.min()), len(keys)):
-            here = alive & (gpu <= at)
-            open_ = here.copy()
-            for name, holders in slower.items():
-                asked = (EVERYBODY,) * len(incs) if tier_of(name).shared else incs
-                held = open_ & holders.held(int(keys[at]), asked)
-                if held.any():
-                    loaded.setdefault(name, np.zeros(len(incs), np.int64))
-                    loaded[name] += held
-                    open_ &= ~held
-            alive &= ~open_
-            if not alive.any():
-                break
-        return TierDepths(gpu, loaded)
+            return TierDepths(gpu, {})
+        return TierDepths(gpu, _loaded(slower, wanted, incs, gpu))
 
     def sweep(self, budget: int) -> int:
         """Take away up to `budget` retired blocks; returns how many that were."""
@@ -175,10 +164,36 @@ class PrefixIndex:
         found = self._slower.get(tier)
         if found is None and len(self._slower) < MAX_TIERS:
             found = self._slower[tier] = Holders(self._limit)
-            order = sorted(self._slower, key=lambda name: -tier_of(name).pace)
+            order = sorted(self._slower, key=_order)
             self._slower = {name: self._slower[name] for name in order}
         return found
 
 
 def _holder(inc: Incarnation, tier: str) -> Incarnation:
     return EVERYBODY if tier_of(tier).shared else inc
+
+
+def _loaded(
+    slower: Sequence[tuple[str, Holders]],
+    keys: U64,
+    incs: tuple[Incarnation, ...],
+    gpu: Depths,
+) -> dict[str, Depths]:
+    """How many keys right after those on the GPU come from each of the slower tiers."""
+    start = int(gpu.min())
+    rest = keys[start:]
+    beyond = np.arange(start, len(keys))[:, None] >= gpu
+    missing = beyond.copy()
+    from_tier: dict[str, NDArray[np.bool_]] = {}
+    for name, holders in slower:
+        asked = (EVERYBODY,) if tier_of(name).shared else incs
+        from_tier[name] = missing & holders.matrix(rest, asked)
+        missing &= ~from_tier[name]
+    counted = np.logical_and.accumulate(~missing, axis=0)
+    found = ((name, (here & counted).sum(axis=0)) for name, here in from_tier.items())
+    return {name: blocks for name, blocks in found if blocks.any()}
+
+
+def _order(tier: str) -> tuple[float, bool, str]:
+    known = tier_of(tier)
+    return -known.pace, known.shared, tier

@@ -19,8 +19,9 @@ from math import inf
 
 from epp.framework import Incarnation
 
-from .holders import Depths, Holders
+from .bits import Bits
 from .runs import Prediction, Run
+from .walk import Depths
 
 REFERENCES_PER_BLOCK = 4
 """Blocks in open predictions, per `max_blocks`. Beyond it the oldest can't be dropped any more."""
@@ -37,7 +38,7 @@ class PredictedIndex:
             raise ValueError("max_blocks and ttl_s must be positive")
         self._limit = max_blocks
         self._ttl_s = ttl_s
-        self._index = Holders(2 * max_blocks)  # room for an insertion before the eviction
+        self._index = Bits()
         self._blocks: dict[Incarnation, dict[int, Run]] = {}
         """The run of each block, of every engine that was ever predicted to hold any, until it is
         forgotten."""
@@ -100,14 +101,9 @@ class PredictedIndex:
         self, keys: Sequence[int], incs: Collection[Incarnation], now: float
     ) -> dict[Incarnation, int]:
         """How many leading `keys` are predicted on each of `incs`; absent means none."""
-        found = self._index.lookup(keys, incs)
-        for inc, depth in list(found.items()):
-            low = _still(self._blocks[inc], keys, depth, now)
-            if low:
-                found[inc] = low
-            else:
-                del found[inc]
-        return found
+        asked = tuple(incs)
+        found = zip(asked, self.depths(keys, asked, now).tolist(), strict=True)
+        return {inc: depth for inc, depth in found if depth}
 
     def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...], now: float) -> Depths:
         """The same as one number for each of `incs`, in their order. Faster for the same tuple."""

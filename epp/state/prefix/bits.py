@@ -1,0 +1,154 @@
+"""Which endpoints should hold which keys: the index behind predictions.
+
+A key maps to an integer whose bits are the endpoints, so that a lookup walks the keys of a prompt
+once for all candidates: it ands the bits and stops where nobody is left. For some ten thousand
+pairs that change with every request, a few keys at a time, this takes less time than `Holders`,
+which is for millions that come in batches, and it takes ten times the memory.
+
+An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
+much it held: nobody's lookup asks for that bit any more. The keys behind it are swept away later in
+bounded slices, and only then is the slot given to somebody else.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import Incarnation
+
+from .walk import Depths
+
+SWEEP_PER_KEY = 2
+"""Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
+FEW = 24
+"""Up to so many endpoints are gone through one by one; more cost less as an array of bits."""
+
+
+class Bits:
+    """Who has which keys. Every change is idempotent. One more entry costs about 100 bytes where
+    another endpoint has the key, else 200."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+        """Key: bits of the slots that hold it, retired ones among them until they are swept."""
+        self._slots: dict[Incarnation, int] = {}
+        self._held: list[set[int]] = []
+        """Slot: its keys."""
+        self._retired: deque[int] = deque()
+        self._free: list[int] = []
+        self._asked: tuple[Incarnation, ...] | None = None
+        """Who was asked for the last time."""
+        self._wanted = 0
+        """Their bits."""
+        self._places: NDArray[np.intp] = np.zeros(0, np.intp)
+        """Their slots, -1 for who has none."""
+
+    def __len__(self) -> int:
+        """Keys, retired ones among them until they are swept."""
+        return len(self._holders)
+
+    def store(self, inc: Incarnation, keys: Sequence[int]) -> None:
+        """`inc` has `keys` too."""
+        self.sweep(SWEEP_PER_KEY * len(keys))
+        slot = self._slots.get(inc)
+        if slot is None:
+            slot = self._open(inc)
+        holders, bit = self._holders, 1 << slot
+        self._held[slot].update(keys)
+        known = holders.get
+        for key in keys:
+            holders[key] = known(key, 0) | bit
+
+    def remove(self, inc: Incarnation, keys: Sequence[int]) -> None:
+        """`inc` no longer has `keys`; those that it didn't are passed over."""
+        self.sweep(SWEEP_PER_KEY * len(keys))
+        slot = self._slots.get(inc)
+        if slot is None:
+            return
+        held = self._held[slot]
+        for key in keys:
+            if key in held:
+                held.remove(key)
+                self._drop_bit(key, slot)
+
+    def clear(self, inc: Incarnation) -> None:
+        """`inc` has nothing. The cost doesn't depend on how much it had."""
+        slot = self._slots.pop(inc, None)
+        if slot is not None:
+            self._asked = None
+            self._retired.append(slot)
+
+    def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...]) -> Depths:
+        """How many leading `keys` each of `incs` has, in their order. Faster when `incs` is the
+        same tuple as the last time."""
+        if self._asked is not incs:
+            self._ask(incs)
+        by_slot = np.zeros(len(self._held) + 1, np.int64)  # the last stands for who has no slot
+        for bits, depth in self._runs(keys, self._wanted):
+            _spread(by_slot, bits, depth)
+        return by_slot[self._places]
+
+    def sweep(self, budget: int) -> None:
+        """Take away up to `budget` retired pairs."""
+        while self._retired and budget > 0:
+            slot = self._retired[0]
+            held = self._held[slot]
+            while held and budget > 0:
+                self._drop_bit(held.pop(), slot)
+                budget -= 1
+            if not held:
+                self._retired.popleft()
+                self._held[slot] = set()
+                self._free.append(slot)
+
+    def _runs(self, keys: Sequence[int], alive: int) -> Iterator[tuple[int, int]]:
+        """Slots that have equally many of the keys, as bits, and how many that is; never none."""
+        holders = self._holders.get
+        for depth, key in enumerate(keys):
+            if not alive:
+                return
+            still = holders(key, 0) & alive
+            if still != alive:
+                if depth:
+                    yield alive ^ still, depth
+                alive = still
+        if alive and keys:
+            yield alive, len(keys)
+
+    def _open(self, inc: Incarnation) -> int:
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = len(self._held)
+            self._held.append(set())
+        self._slots[inc] = slot
+        self._asked = None
+        return slot
+
+    def _drop_bit(self, key: int, slot: int) -> None:
+        bits = self._holders[key] & ~(1 << slot)
+        if bits:
+            self._holders[key] = bits
+        else:
+            del self._holders[key]
+
+    def _ask(self, incs: tuple[Incarnation, ...]) -> None:
+        # Hashing an incarnation costs as much as the lookup of some keys. A tuple doesn't change,
+        # and we hold it, so that its id isn't reused.
+        slots = [self._slots.get(inc, -1) for inc in incs]
+        self._asked, self._places = incs, np.array(slots, np.intp)
+        self._wanted = sum({1 << slot for slot in slots if slot >= 0})
+
+
+def _spread(by_slot: Depths, bits: int, depth: int) -> None:
+    if bits.bit_count() > FEW:
+        packed = np.frombuffer(bits.to_bytes(-(-bits.bit_length() // 8), "little"), np.uint8)
+        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
+        by_slot[: len(mask)][mask[: len(by_slot)]] = depth
+        return
+    while bits:
+        low = bits & -bits
+        by_slot[low.bit_length() - 1] = depth
+        bits ^= low
