@@ -59,3 +59,44 @@ def test_a_note_stands_at_the_very_word() -> None:
 @pytest.mark.parametrize("switch", ["0", "f", "F", "false"])
 def test_a_gate_may_be_switched_off_in_each_spelling(switch: str) -> None:
     assert plan(f"{USUAL}featureGates: ['flowControl={switch}']").profiles
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        (
+            "{parameters: {}, type: queue-scorer}, {parameters: {}, type: queue-scorer}",
+            "'queue-scorer' is the name of an earlier plugin",
+        ),
+        (
+            "{name: a, type: queue-scorer}, {parameters: {}, name: a, type: max-score-picker}",
+            "'a' is the name of an earlier plugin",
+        ),
+        ("{name: a, type: session-affinity-scorer}", "'session-affinity-scorer' is experimental"),
+        ("{name: a, type: local-syncer}", "'local-syncer' is not offered here"),
+        (
+            "{type: openai-parser, parameters: {strict: true}}",
+            "'openai-parser' has no parameter 'strict'; known: none",
+        ),
+    ],
+)
+def test_a_fault_of_an_entry_stands_at_the_very_word(entries: str, says: str) -> None:
+    line = f"plugins: [{entries}]"
+    word = "strict" if "strict" in entries else "name" if "'a' is" in says else "type"
+    assert refused(line).startswith(f"f:3:{line.rindex(word + ':') + 1} {says}")
+
+
+def test_notes_of_an_entry_stand_at_the_very_word_and_say_why() -> None:
+    line = (
+        "plugins: [{name: a, type: topology-extractor}, {name: b, type: by-label, parameters: "
+        "{label: x, allowsNoLabel: true}}, {type: latency-scorer, parameters: {ttftWeight: 1, "
+        "prefixMatchInfoProducerName: ''}}]"
+    )
+    column = {word: line.index(word) + 1 for word in ("type: topology", "type: by", "prefixM")}
+    assert plan(line).notes == (
+        f"f:3:{column['type: topology']} 'a' does nothing here: labels of endpoints are read where "
+        "they are needed",
+        f"f:3:{column['type: by']} 'by-label' is deprecated: use label-selector-filter",
+        f"f:3:{column['prefixM']} 'prefixMatchInfoProducerName' changes nothing here: an endpoint "
+        "has one match, the best that is known",
+    )
