@@ -28,7 +28,7 @@ from epp.request.transport import grpc as transport
 from epp.request.transport import tls
 from epp.request.transport.certificate import Certificate
 from epp.request.transport.limits import TransportLimits
-from epp.state.store.memory import StateServer
+from epp.stores import Place
 
 QUIET_S = 2.0
 """Gateways that open no stream for so long have noticed that we are leaving, or never came."""
@@ -54,18 +54,24 @@ async def serve(
     *,
     started: Callable[[Ports], None] = lambda _: None,
     stop: asyncio.Event | None = None,
+    place: Place | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`. Raises EppError when it cannot start."""
+    """Serve until SIGTERM, SIGINT or `stop`. `place`: as one of several workers, with its pages on
+    loopback. Raises EppError when it cannot start."""
     stop = stop or asyncio.Event()
-    picker = Picker(settings)
+    picker = Picker(settings, place)
     tell_notes(picker.live.built)
     picker.load_members()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with _parts(picker) as (shell, ports):
+    async with _parts(picker, alone=place is None) as (shell, ports):
         picker.health.ready = True
-        log.info("serving", **{name: getattr(ports, name) for name in Ports.__slots__})
+        bound = {name: getattr(ports, name) for name in Ports.__slots__}
+        if place is None:
+            log.info("serving", **bound)
+        else:
+            log.info("worker serves", worker=place.number, **bound)
         started(ports)
         await stop.wait()
         await _leave(picker.health, shell, settings.drain_timeout_s)
@@ -83,24 +89,26 @@ async def _leave(health: Health, shell: transport.ExtProcServer, drain_s: float)
 
 
 @asynccontextmanager
-async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer, Ports]]:
+async def _parts(
+    picker: Picker, *, alone: bool
+) -> AsyncIterator[tuple[transport.ExtProcServer, Ports]]:
     """Everything that runs, in the order in which it must start; it stops in reverse."""
     settings = picker.settings
     async with AsyncExitStack() as stack:
-        if isinstance(picker.reader, StateServer):
-            await listening.listen(picker.reader)
-        stack.push_async_callback(picker.reader.close)
+        await picker.ways.start()
+        stack.push_async_callback(picker.ways.reader.close)
         offload = stack.enter_context(Offload())
         session = await stack.enter_async_context(listening.client())
         tasks = await stack.enter_async_context(listening.task_group())
         director = director_of(picker, session, offload, tasks.create_task)
-        shell = await stack.enter_async_context(_ext_proc(picker, director, tasks))
+        shell = await stack.enter_async_context(_ext_proc(picker, director, tasks, alone=alone))
+        host = settings.host if alone else "127.0.0.1"
         health = await stack.enter_async_context(
-            serve_health(picker.health, host=settings.host, port=settings.grpc_health_port)
+            serve_health(picker.health, host=host, port=settings.grpc_health_port)
         )
         numbers = admin.metrics_app(picker.metrics, clock=clock)
         metrics = await stack.enter_async_context(
-            listening.pages(numbers, settings.host, settings.metrics_port)
+            listening.pages(numbers, host, settings.metrics_port)
         )
         debug = admin_port(picker, director, clock=clock)
         debug_port = await stack.enter_async_context(
@@ -112,23 +120,32 @@ async def _parts(picker: Picker) -> AsyncIterator[tuple[transport.ExtProcServer,
             picker.tick,
             picker.look,
             picker.scraper.run,
+            picker.model_pages.run,
         ):
             tasks.create_task(work())
-        for reload in (picker.reload, picker.objectives_reload):
-            if reload is not None:
-                tasks.create_task(reload.run())
-        state = picker.reader.port if isinstance(picker.reader, StateServer) else None
+        for part in (picker.reload, picker.objectives_reload, picker.sharing):
+            if part is not None:
+                tasks.create_task(part.run())
         yield (
             shell,
-            Ports(grpc=shell.port, health=health, metrics=metrics, admin=debug_port, state=state),
+            Ports(
+                grpc=shell.port,
+                health=health,
+                metrics=metrics,
+                admin=debug_port,
+                state=picker.ways.state_port,
+            ),
         )
 
 
 @asynccontextmanager
 async def _ext_proc(
-    picker: Picker, director: PickDirector, tasks: asyncio.TaskGroup
+    picker: Picker, director: PickDirector, tasks: asyncio.TaskGroup, *, alone: bool
 ) -> AsyncIterator[transport.ExtProcServer]:
-    """The gateways' port. Raises ConfigError for a certificate that cannot work."""
+    """The gateways' port, which is shared with other workers unless we are alone.
+
+    Raises ConfigError for a certificate that cannot work.
+    """
     settings, metrics = picker.settings, picker.metrics
     credentials, certificate = None, None
     if settings.secure_serving and settings.cert_path and settings.enable_cert_reload:
@@ -148,6 +165,7 @@ async def _ext_proc(
             max_recv_bytes=settings.grpc_max_recv_msg_size,
             max_send_bytes=settings.grpc_max_send_msg_size,
         ),
+        shared=not alone,
         handlers=[picker.health.handler()],
         on_end=metrics.time_streams() if settings.enable_grpc_stream_metrics else None,
     )
@@ -163,8 +181,13 @@ def _certificate_changed(error: ConfigError | None) -> None:
         log.error("new certificate refused, the old one stays", error=str(error))
 
 
-def run(settings: ServeSettings) -> None:
+def run(
+    settings: ServeSettings,
+    *,
+    started: Callable[[Ports], None] = lambda _: None,
+    place: Place | None = None,
+) -> None:
     """`serve` in an event loop of its own, with logs as the settings say."""
     logs.configure(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings))
+        runner.run(serve(settings, started=started, place=place))

@@ -1,4 +1,4 @@
-"""What `epp serve` opens beside ext_proc: pages, the sidecars' port, a client, a group of tasks."""
+"""What `epp serve` opens beside ext_proc: pages, a client, a group of tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,6 @@ from aiohttp import web
 
 from epp.errors import EppError
 from epp.observe import admin
-from epp.state.store.memory import StateServer
 
 
 @asynccontextmanager
@@ -21,14 +20,6 @@ async def pages(app: web.Application, host: str, port: int) -> AsyncIterator[int
         except OSError as error:
             raise EppError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         yield bound
-
-
-async def listen(server: StateServer) -> None:
-    """Open the sidecars' port. Raises EppError when it cannot be had."""
-    try:
-        await server.start()
-    except OSError as error:
-        raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
 
 
 class _Over(Exception):

@@ -1,6 +1,7 @@
 """The parts of one replica that live as long as its process does, and the tasks that keep them."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Collection
@@ -30,13 +31,13 @@ from epp.request.profiles import ModeSwitch
 from epp.request.replica import short_name
 from epp.state.endpoints import Endpoints
 from epp.state.load import LoadBook, LoadRules
+from epp.state.model_pages import Asked, ModelPages
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
 from epp.state.scrape import Scraper, ScrapeSettings
-from epp.state.store import Reader
-from epp.state.store.memory import StateServer
-from epp.state.store.redis import RedisReader
+from epp.state.sharing import Sharing
+from epp.stores import Place, ways
 
 TICK_S = 0.1
 APPLY_AT_ONCE_S = 0.002
@@ -53,7 +54,8 @@ clock: Callable[[], float] = time.monotonic
 class Picker:
     """The parts of one replica that live as long as the process does."""
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, settings: ServeSettings, place: Place | None = None) -> None:
+        """`place`: among several workers; None: alone on its ports."""
         self.settings = settings
         self.pool_id = PoolId(settings.pool_name)
         self.pool = PoolState(
@@ -85,24 +87,43 @@ class Picker:
             engine_of=feeds.engine_of(self.live.built),
             missed=_warn_page,
         )
+        self.model_pages = ModelPages(
+            members=lambda: self.pool.endpoints,
+            asked=self._models_asked,
+            told=self._tell_models,
+            clock=clock,
+        )
         self.health = Health()
         self.explain = Explain(
             wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
         )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
-        self.reader = self._reader()
-        self.watch = Watch(self.pool, connected=lambda: self.reader.connected)
+        self.chance = random.Random()
+        self.ways = ways(
+            settings,
+            place,
+            is_member=lambda endpoint: endpoint in self.pool.endpoints,
+            clock=clock,
+            chance=self.chance,
+        )
+        self.sharing = self._shared()
+        self.watch = Watch(self.pool, connected=lambda: self.ways.reader.connected)
         self.metrics = Metrics(
             version=version("gie-epp"),
             namespace=settings.pool_namespace,
             sources=Sources(
-                state=StateNumbers(store=self.reader, scraper=self.scraper, watch=self.watch)
+                state=StateNumbers(
+                    store=self.ways.reader,
+                    scraper=self.scraper,
+                    models=self.model_pages,
+                    sharing=self.sharing,
+                    watch=self.watch,
+                )
             ),
         )
         self.pool.on_done += [self.metrics.done, self.watch.done]
         self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
         self.pool.on_removed.append(self._tell_removed)
-        self.chance = random.Random()
         self.objectives = LiveObjectives(self.chance)
         self.objectives_reload = objectives.follow(
             settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
@@ -153,20 +174,26 @@ class Picker:
         for one in self.live.built.watchers:
             self.ballot.tell(one.name, partial(one.plugin.removed, endpoints))
 
+    def _models_asked(self) -> Asked | None:
+        source = feeds.models_source(self.live.built)
+        if source is None:
+            return None
+        return Asked(source.models_path, source.models_interval_s, self.live.swaps)
+
+    def _tell_models(self, endpoint: EndpointId, models: frozenset[str]) -> None:
+        if endpoint in self.pool.endpoints:
+            for one in feeds.models_readers(self.live.built):
+                self.ballot.tell(one.name, partial(one.plugin.serves, endpoint, models))
+
     def _has_roles(self) -> bool:
         return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
 
-    def _reader(self) -> Reader:
-        settings = self.settings
-        if settings.store == "redis":
-            assert settings.redis_url is not None
-            return RedisReader(settings.redis_url, self.pool_id)
-        return StateServer(
-            settings.state_host,
-            settings.state_port,
-            token=settings.state_token(),
-            is_member=lambda endpoint: endpoint in self.pool.endpoints,
-        )
+    def _shared(self) -> Sharing | None:
+        """What other replicas have reserved, where there are others."""
+        if self.ways.board is None:
+            return None
+        name = f"{short_name(self.settings.pod_name)}-{os.urandom(8).hex()}"
+        return Sharing(self.pool, self.ways.board, name, clock=clock, rng=self.chance)
 
     # Tasks; each runs until it is cancelled
 
@@ -193,7 +220,7 @@ class Picker:
 
     async def follow_log(self) -> None:
         """Apply what writers append."""
-        async for batch in self.reader.records():
+        async for batch in self.ways.reader.records():
             since = clock()
             for record in batch.records:
                 now = clock()

@@ -98,6 +98,11 @@ def serve(**given: Any) -> None:
     if suites is not None:
         os.environ[ciphers.VARIABLE] = suites  # before anybody loads gRPC
 
+    if settings.workers > 1:
+        from epp.workers.host import run as host
+
+        host(settings)
+        return
     from epp.app import run
 
     run(settings)

@@ -63,6 +63,13 @@ class ServeSettings(BaseModel):
         description="File with the operator's token: a request with it in x-epp-admin-token is told"
         " its decision, and off loopback the admin port asks for it.",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that decide, each with its own copy of the state, behind one set of "
+        "ports. The system deals the gateway's connections out among them.",
+    )
     secure_serving: bool = Field(True, description="TLS on the ext_proc port.")
     cert_path: Path | None = Field(
         None, description="Directory with tls.crt and tls.key; default: a self-signed certificate."

@@ -10,6 +10,7 @@ in an arbitrary order that no result may depend on.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
@@ -208,6 +209,27 @@ class Discovery(Protocol):
 
 
 @runtime_checkable
+class ModelsSource(Protocol):
+    """A producer of `served-models`."""
+
+    @property
+    def models_path(self) -> str:
+        """Path of an endpoint's page of models."""
+
+    @property
+    def models_interval_s(self) -> float:
+        """Time between two readings of a page."""
+
+
+@runtime_checkable
+class ModelsReader(Protocol):
+    """What a plugin that consumes `served-models` implements, to be told them."""
+
+    def serves(self, endpoint: EndpointId, models: AbstractSet[str], /) -> None:
+        """These names and no others, as the endpoint says now. A Watcher hears when it left."""
+
+
+@runtime_checkable
 class LimitKeeper(Protocol):
     """A producer of `predicted-latency`."""
 
@@ -226,6 +248,7 @@ PRODUCED = frozenset(
         "session-id",
         "encoder-cache",
         "predicted-latency",
+        "served-models",
     }
 )
 """What data a plugin may declare to consume, in a class attribute `consumes`: a frozenset. A

@@ -109,4 +109,11 @@ STATE = (
         "Metrics pages read (pages) or not: refused, unreachable, timeout, status, too-large, "
         "broken, not-scraped (too many endpoints).",
     ),
+    Family(
+        "epp_model_pages_total",
+        _C,
+        ("result",),
+        "Pages of models read (pages) or not: unreachable, timeout, status, too-large, broken; "
+        "only where a plugin asks what endpoints serve.",
+    ),
 )

@@ -31,6 +31,12 @@ class ScrapeNumbers(Protocol):
     def active(self) -> int: ...
 
 
+class PageNumbers(Protocol):
+    """See `epp.state.model_pages.ModelPages`."""
+
+    counts: Tally[str]
+
+
 class ReplicaNumbers(Protocol):
     """See `epp.state.sharing.Sharing`."""
 
@@ -54,6 +60,7 @@ class StateNumbers:
 
     store: StoreNumbers | None = None
     scraper: ScrapeNumbers | None = None
+    models: PageNumbers | None = None
     sharing: ReplicaNumbers | None = None
     watch: AlarmNumbers | None = None
 
@@ -83,6 +90,8 @@ class StateNumbers:
         if self.scraper is not None:
             yield _family("epp_scraped_endpoints", [((), float(self.scraper.active))])
             yield _family("epp_scrapes_total", tally(self.scraper.counts))
+        if self.models is not None:
+            yield _family("epp_model_pages_total", tally(self.models.counts))
         if self.sharing is not None:
             yield _family("epp_replicas", [((), float(self.sharing.replicas))])
             yield _family("epp_replica_events_total", tally(self.sharing.counts))

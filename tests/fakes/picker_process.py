@@ -82,7 +82,7 @@ class PickerProcess:
 
 @asynccontextmanager
 async def picker_process(
-    directory: Path, endpoints: Sequence[str], *flags: str
+    directory: Path, endpoints: Sequence[str], *flags: str, workers: int = 1
 ) -> AsyncIterator[PickerProcess]:
     """Serve these `ip:port` endpoints, which have no sidecars, once all of them are ready.
 
@@ -95,6 +95,7 @@ async def picker_process(
     file, log = directory / "endpoints.json", directory / "picker.log"
     _write(file, json.dumps({"endpoints": entries}))
     argv = ["serve", "--endpoints-file", str(file), "--host", "127.0.0.1", "--no-secure-serving"]
+    argv += ["--workers", str(workers)]
     argv += ["--tokenizer", "estimate", *(word for port in _PORTS for word in (port, "0")), *flags]
     with _created(log) as output:
         process = await asyncio.create_subprocess_exec(
@@ -110,7 +111,7 @@ async def picker_process(
         )
     try:
         here = PickerProcess(process, await ports_of(process, log), log)
-        await here.until_metric("llm_d_epp_ready_endpoints", len(entries))
+        await here.until_metric("llm_d_epp_ready_endpoints", workers * len(entries))
         yield here
     finally:
         if process.returncode is None:
@@ -128,7 +129,7 @@ async def ports_of(process: asyncio.subprocess.Process, log: Path) -> dict[str, 
                     said = json.loads(line)
                     names = ("grpc", "health", "metrics", "admin", "state")
                     return {name: said[name] for name in names if said.get(name)}
-            assert process.returncode is None, f"the picker ended at once:\n{text}"
+            assert process.returncode is None, f"the picker ended at once:\n{_text(log)}"
             await asyncio.sleep(0.02)
 
 

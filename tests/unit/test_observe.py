@@ -48,6 +48,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             state=StateNumbers(
                 store=SimpleNamespace(connected=True),
                 scraper=SimpleNamespace(active=1, counts=Counter(pages=3)),
+                models=SimpleNamespace(counts=Counter(pages=3)),
                 sharing=SimpleNamespace(replicas=1, counts=Counter(said=3)),
                 watch=SimpleNamespace(active={"no-events": 1}),
             ),

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from epp.state import entries as memory
-from epp.state.blocks import seed_of, token_keys
+from epp.state.blocks import Naming, seed_of, token_keys
 from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries, EntriesError, Run, Tail
 from epp.state.events import Frame
@@ -222,6 +222,12 @@ def test_another_model_or_life_drops_the_memory() -> None:
         end(cache)
         cache.on(frame(2))
         assert cache.present() == []
+
+
+def test_a_memory_holds_no_salt() -> None:
+    engine = EngineBlocks("m", naming=Naming.of_pool("p"))
+    engine.apply([stored([1], PROMPT[:16], 16, extra_keys=(["s3cret tenant"],))])
+    assert b"s3cret" not in engine.freeze(1).entries().pack()
 
 
 def test_runs_and_tails_are_plain_values() -> None:

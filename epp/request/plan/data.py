@@ -27,11 +27,15 @@ DEFAULTS = {
     "engine-metrics": "reports of sidecars, and the metrics pages of engines without one",
     "session-id": "the request's session header",
     "encoder-cache": "what was sent where",
+    "served-models": "the endpoints' pages of models",
     "predicted-latency": "expected from the observed speeds of engines and what they have to do",
 }
 """Where each kind of data comes from when nobody is named."""
 
-ADDED = {"encoder-cache": "mm-embeddings-cache-producer"}
+ADDED = {
+    "encoder-cache": "mm-embeddings-cache-producer",
+    "served-models": "models-data-source",
+}
 """Producers that are put in where somebody reads their data and no entry feeds it."""
 
 _NAMES_A_PRODUCER = re.compile(r"(^p|P|_p)roducer(Name|_name)?$")

@@ -21,6 +21,7 @@ NOTHING_TO_DO = {
     "disagg-headers-handler": "its headers are written for every split request",
     "prefill-header-handler": "its headers are written for every split request",
     "topology-extractor": "labels of endpoints are read where they are needed",
+    "models-data-extractor": "the names on pages of models are read by models-data-source",
     "destination-endpoint-served-verifier": "--conformance does the same",
 }
 """Types that may stand in a configuration and do nothing here, because it is done in any case."""
@@ -44,7 +45,6 @@ _KUBERNETES = (
     "it watches Kubernetes objects for plugins that read them, and no plugin here reads any; pods "
     "come from --endpoints-file or file-discovery"
 )
-_MODELS = "what each endpoint serves is not asked; --known-models says what the pool serves"
 _GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
 _BURST = "predictions are made when a request is routed, so that bursts of equal prompts spread"
 _SOURCE = "the picker names no source of KV outside of a split request"
@@ -72,8 +72,6 @@ REFUSED = {
     "agent-identity": "name the session's header in session-affinity-scorer",
     "disaggregatedset-rollout-screener": _PAIRS,
     "disaggregatedset-rollout-pod-extractor": _PAIRS,
-    "models-data-source": _MODELS,
-    "models-data-extractor": _MODELS,
     "utilization-detector": QUEUE,
     "concurrency-detector": QUEUE,
     "fcfs-ordering-policy": QUEUE,

@@ -9,17 +9,32 @@ from epp.framework import (
     Engines,
     MetricsReader,
     MetricsSource,
+    ModelsReader,
+    ModelsSource,
     TokenSource,
 )
 from epp.framework.engines import PAGE
 
-from .live import Built
+from .live import Built, Named
 
 
 def discovery(built: Built) -> Discovery | None:
     """Who says which endpoints there are; None: the flag does."""
     found = (one.plugin for one in built.producers.get("endpoints", ()))
     return next((one for one in found if isinstance(one, Discovery)), None)
+
+
+def models_source(built: Built) -> ModelsSource | None:
+    """How pages of models are read; None: nobody wants to know what is on them."""
+    found = (one.plugin for one in built.producers.get("served-models", ()))
+    source = next((one for one in found if isinstance(one, ModelsSource)), None)
+    return source if models_readers(built) else None
+
+
+def models_readers(built: Built) -> list[Named[ModelsReader]]:
+    """Who is told what endpoints serve."""
+    plugins = [Named(name, instance.plugin) for name, instance in built.plugins.items()]
+    return [one for one in plugins if isinstance(one.plugin, ModelsReader)]
 
 
 def exact_tokens(built: Built) -> bool:

@@ -16,8 +16,8 @@ from .plan import Plan, ProfilePlan, Use
 
 P = TypeVar("P")
 
-_FOLLOWED = frozenset({"session-id", "predicted-latency", "encoder-cache"})
-"""Data whose producers are asked anew by each decision."""
+_FOLLOWED = frozenset({"session-id", "predicted-latency", "encoder-cache", "served-models"})
+"""Data whose producers are asked anew, most of them by each decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ class LivePlan:
 def unfollowed(before: Built, after: Built) -> tuple[str, ...]:
     """Producers whose settings differ and that the state path reads once, when the picker starts.
 
-    Sessions, limits and media are read by each decision from the plan in force.
+    Sessions, limits and media are read by each decision from the plan in force, and pages of models
+    are read as it says.
     """
 
     def settings(built: Built) -> set[tuple[str, str]]:

@@ -93,16 +93,21 @@ class Proving:
 
     async def _tell(self, prompt: Prompt, standing: Standing) -> None:
         """Warn of tokens whose blocks do not show up, after a look at what the engine makes."""
-        local = self._local(prompt.model) if self._local is not None else None
-        found: Difference | None = None
-        if prompt.step is Step.LOCAL and prompt.fields and local and self._asking:
-            theirs = await self._asking.ids(prompt.model, prompt.fields)
-            try:
-                ours = local.ids(prompt.fields)
-            except UnrenderableError:
-                ours = theirs or b""
-            found = None if theirs is None else difference(ours, theirs)
+        found = await self._difference(prompt) if prompt.step is Step.LOCAL else None
         self._warn(prompt.model, standing, found, "blocks do not show up where prompts went")
+
+    async def _difference(self, prompt: Prompt) -> Difference | None:
+        """Where an engine's tokens of a prompt begin to differ; None where nobody can tell."""
+        local = self._local(prompt.model) if self._local is not None else None
+        if local is None or self._asking is None or prompt.fields is None:
+            return None
+        theirs = await self._asking.ids(prompt.model, prompt.fields)
+        if theirs is None:
+            return None
+        try:
+            return difference(local.ids(prompt.fields), theirs)
+        except UnrenderableError:
+            return None
 
     def _warn(self, model: str, standing: Standing, found: Difference | None, why: str) -> None:
         told = {"model": model, "why": why, "from_now_on": standing.step.name.lower()}

@@ -28,6 +28,9 @@ OTHER_CALLS = 256
 """Calls besides ext_proc streams that the port takes: health checks must pass when it is full."""
 READ_AHEAD_BYTES = 256 * 1024
 """Of each stream: a prompt of 60,000 tokens comes without waiting for us once."""
+DEALT_AGAIN_MS = 60_000
+"""Age at which a connection to one of several processes is ended, its streams left to finish: the
+gateway's next one may go to another process. Few connections are never spread evenly at once."""
 LAST_BYTES_S = 0.2
 """How long the last words of ended streams may take to leave."""
 
@@ -45,15 +48,16 @@ async def serve(
     handlers: Sequence[grpc.GenericRpcHandler] = (),
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     on_end: Callable[[float], None] | None = None,
+    shared: bool = False,
 ) -> AsyncIterator["ExtProcServer"]:
     """Serve ext_proc, and `handlers` beside it, while the context is open.
 
     Without `credentials` in plaintext. Port 0 takes a free one. `on_end` is told the seconds that
-    each stream lasted. Leaving the context cuts what `drain` has left. Raises EppError when the
-    port cannot be had.
+    each stream lasted. `shared`: other processes of ours listen there too. Leaving the context cuts
+    what `drain` has left. Raises EppError when the port cannot be had.
     """
     shell = ExtProcServer(director, limits or TransportLimits(), new_id, on_end)
-    server = shell.build([*handlers, shell.handler()])
+    server = shell.build([*handlers, shell.handler()], shared=shared)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if credentials is None:
@@ -90,13 +94,15 @@ class ExtProcServer:
         self._ended = asyncio.Event()
         self._server: aio.Server | None = None
 
-    def build(self, handlers: list[grpc.GenericRpcHandler]) -> aio.Server:
+    def build(self, handlers: list[grpc.GenericRpcHandler], *, shared: bool) -> aio.Server:
         limits = self._limits
         self._server = aio.server(
             options=(
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
                 ("grpc.max_send_message_length", limits.max_send_bytes or -1),
-                ("grpc.so_reuseport", 0),  # two pickers on one port would share it silently
+                # Two pickers on one port would share it silently.
+                ("grpc.so_reuseport", int(shared)),
+                *((("grpc.max_connection_age_ms", DEALT_AGAIN_MS),) if shared else ()),
                 # A burst that Python has not picked up yet: gRPC would reject it from 1,000 on.
                 ("grpc.server.max_pending_requests", limits.max_streams),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_streams),

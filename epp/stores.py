@@ -1,0 +1,81 @@
+"""A replica's ways to the shared log and to its fellow replicas, by its settings and its place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from epp.config.serve import ServeSettings
+from epp.errors import EppError
+from epp.framework import EndpointId, PoolId
+from epp.state.mates.hub import Hub
+from epp.state.mates.link import Link
+from epp.state.store import Reader, SumsBoard
+from epp.state.store.memory import StateServer
+from epp.state.store.redis import RedisReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which of several workers a replica is; see `epp.workers`."""
+
+    number: int
+    """From 0; the first one hosts the embedded store."""
+    socket: Path
+    """Where it does so for the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """`board` is None where there are no other replicas to hear of."""
+
+    reader: Reader
+    board: SumsBoard | None = None
+    listener: StateServer | Hub | None = None
+    """To be started before anything is read."""
+
+    async def start(self) -> None:
+        """Open the sidecars' port, where it is ours. Raises EppError when it cannot be had."""
+        if self.listener is not None:
+            try:
+                await self.listener.start()
+            except OSError as error:
+                raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
+
+    @property
+    def state_port(self) -> int | None:
+        """Where sidecars stream to; known once it was started."""
+        match self.listener:
+            case Hub():
+                return self.listener.server.port
+            case StateServer():
+                return self.listener.port
+            case _:
+                return None
+
+
+def ways(
+    settings: ServeSettings,
+    place: Place | None,
+    *,
+    is_member: Callable[[EndpointId], bool],
+    clock: Callable[[], float],
+    chance: Random,
+) -> Ways:
+    """Nothing is opened yet. Raises ConfigError for a token that cannot be read."""
+    if settings.store == "redis":
+        assert settings.redis_url is not None
+        return Ways(reader=RedisReader(settings.redis_url, PoolId(settings.pool_name)))
+    if place is not None and place.number > 0:
+        link = Link(place.socket, clock=clock, rng=chance)
+        return Ways(reader=link, board=link)
+    server = StateServer(
+        settings.state_host,
+        settings.state_port,
+        token=settings.state_token(),
+        is_member=is_member,
+    )
+    if place is None:
+        return Ways(reader=server, listener=server)
+    hub = Hub(server, place.socket, clock=clock)
+    return Ways(reader=hub, board=hub, listener=hub)
