@@ -170,6 +170,18 @@ class ServeSettings(BaseModel):
         description="Directory with a folder for each served model: tokenizer.json, "
         "tokenizer_config.json, chat_template.jinja; files at its top serve every other model.",
     )
+    salt_key_file: Path | None = Field(
+        None,
+        description="File with the pool's key for cache salts, at least 32 bytes, the sidecars' "
+        "too. Without one salts are hashed under the pool's name, which whoever reads the store "
+        "may know, too.",
+    )
+    cache_namespace: str = Field(
+        "",
+        max_length=1024,
+        description="What else makes KV of the same tokens another (revision, data type), the "
+        "sidecars' too.",
+    )
     split: Literal["prefix", "cost", "always", "never"] = Field(
         "prefix",
         description="Which prompts endpoints with a prefill role compute for others. prefix: those "

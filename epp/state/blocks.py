@@ -34,8 +34,6 @@ TOKEN_BYTES = 4
 """Bytes of one packed token id."""
 ESTIMATE_BYTES_PER_TOKEN = 4
 """Bytes of text that stand in for one token where there is no tokenizer."""
-SALT_KEY_BYTES = 32
-"""Least length of a key for salts that somebody chose."""
 
 _ROOT = b"epp own block %d" % SCHEME
 _TEXT = b"epp own block %d of bytes" % SCHEME
@@ -59,11 +57,9 @@ class Naming:
 
     @classmethod
     def of_pool(cls, pool: str, *, salt_key: bytes | None = None, namespace: str = "") -> "Naming":
-        """`salt_key`: the pool's secret, at least SALT_KEY_BYTES (raises ValueError otherwise)."""
+        """`salt_key`: the pool's secret, if it has one (`epp.config.salt_key`)."""
         if salt_key is None:
             salt_key = b"pool " + pool.encode("utf-8", "surrogatepass")
-        elif len(salt_key) < SALT_KEY_BYTES:
-            raise ValueError(f"a salt key has at least {SALT_KEY_BYTES} bytes")
         return cls(blake2b(salt_key, person=b"epp salt key").digest(), namespace)
 
 
