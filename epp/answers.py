@@ -6,9 +6,10 @@ Picker and sidecar measure alike: the picker where answers pass through it, the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from epp.bodies.usage import Usage
+from epp.distribution import Distribution, Distributions
 
 LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
@@ -90,9 +91,10 @@ class AnswerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._running = Gauge(RUNNING.name, RUNNING.help, RUNNING.labels, registry=registry)
+        self._gauges: dict[tuple[str, ...], Gauge] = {}
         self._histograms = {
-            family.name: Histogram(
-                family.name, family.help, family.labels, buckets=family.buckets, registry=registry
+            family.name: Distributions(
+                family.name, family.help, family.labels, bounds=family.buckets, registry=registry
             )
             for family in FAMILIES
             if family.buckets
@@ -103,10 +105,13 @@ class AnswerMetrics:
         return Meter(self, tuple(labels), request_bytes, began)
 
     def running(self, labels: tuple[str, ...]) -> Gauge:
-        return self._running.labels(*labels)
+        found = self._gauges.get(labels)
+        if found is None:
+            found = self._gauges[labels] = self._running.labels(*labels)
+        return found
 
-    def of(self, family: Family, labels: tuple[str, ...]) -> Histogram:
-        return self._histograms[family.name].labels(*labels)
+    def of(self, family: Family, labels: tuple[str, ...]) -> Distribution:
+        return self._histograms[family.name].of(labels)
 
 
 class Meter:
@@ -123,7 +128,7 @@ class Meter:
         self._first: float | None = None
         self._last = began
         self._bytes = 0
-        self._gaps: Histogram | None = None  # None while no stream is known
+        self._gaps: Distribution | None = None  # None while no stream is known
         self._over = False
         metrics.running(labels).inc()
         metrics.of(REQUEST_SIZE, labels).observe(request_bytes)

@@ -16,7 +16,7 @@ import typer
 
 from epp.commands.check import check
 from epp.commands.explain import explain
-from epp.commands.flags import AsJson, Format, Level, OnFailure, checked
+from epp.commands.flags import AsJson, Format, Level, OnFailure, RelayKind, checked
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
 from epp.commands.top import top
@@ -135,6 +135,9 @@ def sidecar(
     request_usage: Annotated[
         bool, typer.Option(help="Ask for the usage of streams whose clients did not, and hide it.")
     ] = True,
+    relay: Annotated[
+        RelayKind, typer.Option(help="What moves the bytes: our own, or the reference on aiohttp.")
+    ] = "aiohttp",
     flush_ms: Annotated[float, typer.Option(help="Shortest time between two records.")] = 20,
     settle: Annotated[
         float, typer.Option(help="Seconds to go on accepting requests after SIGTERM.")
@@ -179,6 +182,7 @@ def sidecar(
         "kv_lease_s": kv_lease,
         "kv_lease_margin_s": kv_lease_margin,
         "request_usage": request_usage,
+        "relay": relay,
         "flush_ms": flush_ms,
         "settle_s": settle,
         "grace_s": grace,

@@ -18,6 +18,7 @@ EngineKind = Literal["sim", "vllm"]
 Split = Literal["prefix", "cost", "always", "never"]
 KvRole = Literal["producer", "consumer", "both"]
 OnFailure = Literal["recompute", "fail"]
+RelayKind = Literal["own", "aiohttp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 

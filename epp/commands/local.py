@@ -269,6 +269,36 @@ def bench_decide(
     )
 
 
+@bench.command("sidecar")
+def bench_sidecar(
+    *,
+    requests: Annotated[
+        int, typer.Option(min=100, max=1_000_000, help="Plain requests of each way and round.")
+    ] = 4000,
+    streams: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent streams.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, max=50, help="Interleaved rounds.")] = 3,
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a sidecar costs in front of an engine, beside nginx and the reference relay."""
+    from epp.sim.benches.sidecar import BenchSettings, bench
+
+    settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)
+    raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))
+
+
+@bench.command("origin", hidden=True)
+def origin(
+    *,
+    port: Annotated[int, typer.Option(help="Port to answer on.")],
+    gap: Annotated[float, typer.Option(help="Seconds between two events of a stream.")],
+) -> None:
+    """Run an engine that computes nothing."""
+    from epp.sim.benches.origin import serve
+
+    run(serve(port, gap))
+
+
 @bench.command("fixed-picker", hidden=True)
 def fixed_picker(
     *,

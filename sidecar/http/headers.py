@@ -22,8 +22,11 @@ _EXPECT = b"expect"
 """Answered by the proxy itself: the engine gets the body without asking for it."""
 CONTENT_LENGTH = b"content-length"
 _NOT_FOR_ENGINES = frozenset({_EXPECT, *_HOP_BY_HOP, *_INTERNAL})
+_NOT_BESIDE_LENGTH = _NOT_FOR_ENGINES | {CONTENT_LENGTH}
+_NOT_FOR_LEGS = _NOT_BESIDE_LENGTH | {_REQUEST_ID, _ACCEPT_ENCODING}
 _KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
+_CONNECTION = len(b"connection")
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -31,24 +34,30 @@ MAX_DECISION_ID = 128
 """Longest decision id that is reported, in characters."""
 
 
-def for_engine(headers: RawHeaders) -> Fields:
+def for_engine(headers: RawHeaders, length: int | None = None) -> Fields:
     """Fields of a client's request that the engine gets, repeated ones too, in order.
 
-    An answer must be readable here, so the engine is asked for no encoding of it.
+    `length` is that of a body that is sent whole. An answer must be readable here, so the engine
+    is asked for no encoding of it.
     """
-    kept = _kept(headers, _NOT_FOR_ENGINES)
-    return replaced(kept, _ACCEPT_ENCODING, b"identity")
+    dropped = _NOT_FOR_ENGINES if length is None else _NOT_BESIDE_LENGTH
+    kept = [
+        (field[0], b"identity") if field[0].lower() == _ACCEPT_ENCODING else field
+        for field in _kept(headers, dropped)
+    ]
+    if length is not None:
+        kept.append((CONTENT_LENGTH, b"%d" % length))
+    return kept
 
 
-def for_leg(headers: RawHeaders, request_id: str) -> Fields:
+def for_leg(headers: RawHeaders, request_id: str, length: int) -> Fields:
     """Fields of a client's request that an engine gets on a leg of its own, under a fresh id."""
-    kept = _kept(headers, _NOT_FOR_ENGINES | {_REQUEST_ID, _ACCEPT_ENCODING})
-    return [*kept, (_ACCEPT_ENCODING, b"identity"), (_REQUEST_ID, request_id.encode())]
-
-
-def with_length(fields: Fields, length: int) -> Fields:
-    """Fields for a body of this length."""
-    return [*without(fields, CONTENT_LENGTH), (CONTENT_LENGTH, b"%d" % length)]
+    return [
+        *_kept(headers, _NOT_FOR_LEGS),
+        (CONTENT_LENGTH, b"%d" % length),
+        (_ACCEPT_ENCODING, b"identity"),
+        (_REQUEST_ID, request_id.encode()),
+    ]
 
 
 def without(fields: Fields, name: bytes) -> Fields:
@@ -80,9 +89,7 @@ def is_fit(headers: RawHeaders) -> bool:
 
 def asks_for_upgrade(headers: RawHeaders) -> bool:
     """Whether the client wants to leave HTTP on this connection."""
-    return b"upgrade" in _connection_options(headers) and any(
-        name.lower() == b"upgrade" for name, _ in headers
-    )
+    return b"upgrade" in _connection_options(headers)
 
 
 def decision_id(text: str | None) -> str | None:
@@ -111,6 +118,6 @@ def _connection_options(headers: RawHeaders) -> frozenset[bytes]:
     """Fields that `Connection` names are hop-by-hop as well, except those that frame a message."""
     options = _NO_OPTIONS
     for name, value in headers:
-        if name.lower() == b"connection":
+        if len(name) == _CONNECTION and name.lower() == b"connection":
             options |= {option.strip().lower() for option in value.split(b",")}
     return options - _KEPT_OPTIONS if options else options

@@ -7,9 +7,9 @@ held together are bounded as well.
 
 import asyncio
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from sidecar.proxy import Limits
 from sidecar.transfer.params import Unreadable, cleaned
@@ -48,6 +48,12 @@ class Held:
         self._store.held_bytes -= self._bytes
         self._bytes = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 @dataclass(slots=True)
 class Store:
@@ -56,24 +62,21 @@ class Store:
     limits: Limits
     held_bytes: int = field(default=0, init=False)
 
-    @contextmanager
-    def share(self) -> Iterator[Held]:
-        held = Held(self)
-        try:
-            yield held
-        finally:
-            held.release()
+    def share(self) -> Held:
+        """A context that gives back what it held."""
+        return Held(self)
 
 
 async def whole(client: Client, limits: Limits, held: Held) -> bytes:
     """The request's body. Raises LegError: too large, stalled, broken, or too much at once."""
     if not client.incoming.has_body:
         return b""
+    upload = Upload(client, limits, lambda: None)
     pieces = []
-    async for piece in Upload(client, limits, lambda: None).pieces():
+    while piece := await upload.next():
         held.grow(len(piece))
         pieces.append(piece)
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def without_params(body: bytes, encoding: str, limits: Limits) -> bytes:

@@ -83,9 +83,12 @@ class Passage:
 
     def _passing(self, head: Head, *, trusted: bool) -> Passing:
         exchange = self._exchange
-        exchange.answered(head.status, head.value("content-type"), head.value("content-encoding"))
+        kind, coding = head.value("content-type"), head.value("content-encoding")
+        exchange.answered(head.status, kind, coding)
         return Passing(
             head,
+            kind,
+            coding,
             bodiless=self._client.incoming.method == "HEAD",
             hides_usage=exchange.hides_usage,
             trusted=trusted,

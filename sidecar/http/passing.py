@@ -6,6 +6,7 @@ usage of a stream that only we asked for. JSON whose length was announced is hel
 """
 
 from sidecar.transfer.answers import Untouched, answer_filter
+from sidecar.transfer.redaction import may_name
 
 from . import headers
 from .client import Head
@@ -22,9 +23,19 @@ class Passing:
 
     __slots__ = ("_content", "_passed", "_seen", "_usage", "held", "length")
 
-    def __init__(self, head: Head, *, bodiless: bool, hides_usage: bool, trusted: bool) -> None:
-        """`bodiless`: the request was HEAD. A `trusted` caller gets the parameters, too."""
-        kind, coding = head.value("content-type"), head.value("content-encoding")
+    def __init__(
+        self,
+        head: Head,
+        kind: str,
+        coding: str,
+        *,
+        bodiless: bool,
+        hides_usage: bool,
+        trusted: bool,
+    ) -> None:
+        """`kind` and `coding`: the body's, as the head tells them. `bodiless`: the request was
+        HEAD. A `trusted` caller gets the parameters, too.
+        """
         self._content = None if trusted else answer_filter(kind, coding)
         if isinstance(self._content, Untouched):
             self._content = None
@@ -51,26 +62,31 @@ class Passing:
 
     def feed(self, piece: bytes) -> bytes:
         """The bytes to send after this piece; may be empty."""
+        if self.held is not None:
+            self.held += piece
+            return b""
+        return self._filtered(piece)
+
+    def finish(self) -> bytes:
+        """The body is complete: what is still to be sent. Sets `length` where it was held."""
+        if self.held is None:
+            return self._rest()
+        whole = bytes(self.held)
+        if self._usage is not None or may_name(whole):
+            whole = self._filtered(whole) + self._rest()
+        self.length = len(whole)
+        return whole
+
+    def _filtered(self, piece: bytes) -> bytes:
         if self._content is not None:
             self._seen += len(piece)
             piece = self._content.feed(piece)
             self._passed += len(piece)
-        if self._usage is not None:
-            piece = self._usage.feed(piece)
-        if self.held is not None:
-            self.held += piece
-            return b""
-        return piece
+        return piece if self._usage is None else self._usage.feed(piece)
 
-    def finish(self) -> bytes:
-        """The body is complete: what is still to be sent. Sets `length` where it was held."""
+    def _rest(self) -> bytes:
         rest = b""
         if self._content is not None:
             rest = self._content.finish()
             self._passed += len(rest)
-        if self._usage is not None:
-            rest = self._usage.feed(rest) + self._usage.finish()
-        if self.held is not None:
-            rest = bytes(self.held) + rest
-            self.length = len(rest)
-        return rest
+        return rest if self._usage is None else self._usage.feed(rest) + self._usage.finish()

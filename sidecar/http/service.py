@@ -104,7 +104,7 @@ class Service:
         expected = incoming.value("expect")
         if incoming.method == "CONNECT":
             raise LegError(refusals.NO_TUNNEL)
-        if headers.asks_for_upgrade(incoming.fields):
+        if incoming.value("upgrade") is not None and headers.asks_for_upgrade(incoming.fields):
             raise LegError(refusals.NO_UPGRADE)
         if not incoming.target.startswith("/"):
             raise LegError(refusals.BAD_TARGET)
@@ -213,14 +213,11 @@ class Service:
 
     def _call(self, client: Client, body: bytes | None, progress: Callable[[], None]) -> Call:
         incoming = client.incoming
-        fields = headers.for_engine(incoming.fields)
         upload: Upload | Content | None = None
         if incoming.has_body:
-            if body is None:
-                upload = Upload(client, self.limits, progress)
-            else:
-                upload = Content(body)
-                fields = headers.with_length(fields, len(body))
+            upload = Upload(client, self.limits, progress) if body is None else Content(body)
+        length = len(body) if incoming.has_body and body is not None else None
+        fields = headers.for_engine(incoming.fields, length)
         return Call(incoming.method, incoming.target, fields, upload)
 
     def _failed(self, passage: Passage, refused: Refused) -> None:

@@ -39,13 +39,14 @@ class Upload:
         for piece in self._replay or ():
             yield piece
         while True:
-            piece = await self._next()
+            piece = await self.next()
             if not piece:
                 return
             self._progress()
             yield piece
 
-    async def _next(self) -> bytes:
+    async def next(self) -> bytes:
+        """What comes next from the client, empty at its end. Raises LegError."""
         try:
             piece = await self._source.readany()
         except TimeoutError as error:

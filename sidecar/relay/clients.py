@@ -12,7 +12,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from typing import Protocol
+from typing import Protocol, cast
 
 from sidecar.guard import address
 from sidecar.http import refusals
@@ -75,11 +75,10 @@ class ClientConnection(asyncio.Protocol):
     # --- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         if not self._house.admit(self):
             self._closing = True
-            transport.abort()
+            self._transport.abort()
             return
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""

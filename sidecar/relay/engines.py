@@ -11,6 +11,7 @@ Rules
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 from sidecar.http.client import Call, Head, Take, Wait
 from sidecar.http.refusals import ENGINE_GARBLED, ENGINE_LOST, LegError
@@ -224,8 +225,7 @@ class EngineConnection(asyncio.Protocol):
     # --- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         answer, reader = self._answer, self._reader

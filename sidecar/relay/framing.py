@@ -51,11 +51,9 @@ def answer_head(
     """
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, reason.encode("latin-1", "replace"))]
     dated = False
-    for name, value in fields:
-        key = name.lower()
-        if key != CONTENT_LENGTH:
-            lines.append(b"%b: %b\r\n" % (name, value))
-            dated = dated or key == b"date"
+    for name, value in without(fields, CONTENT_LENGTH):
+        lines.append(b"%b: %b\r\n" % (name, value))
+        dated = dated or (len(name) == 4 and name.lower() == b"date")
     if frame is Frame.CHUNKS:
         lines.append(b"Transfer-Encoding: chunked\r\n")
     elif length is not None and status != 204:
@@ -76,7 +74,7 @@ def request_head(
     named = False
     for name, value in without(list(fields), CONTENT_LENGTH) if chunked else fields:
         lines.append(b"%b: %b\r\n" % (name, value))
-        named = named or name.lower() == b"host"
+        named = named or (len(name) == 4 and name.lower() == b"host")
     if not named:
         lines.append(b"Host: %b\r\n" % host.encode())
     if chunked:

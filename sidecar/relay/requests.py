@@ -190,9 +190,11 @@ class RequestReader:
 
     def _head(self, *, http11: bool) -> RequestHead:
         by_name: dict[bytes, list[bytes]] = {}
+        if _CONTROL.search(b"".join([value for _, value in self._fields])):
+            self._refuse(UNREADABLE)
         most = self._limits.max_header_bytes
         for name, value in self._fields:
-            if len(name) + len(value) > most or _CONTROL.search(value):
+            if len(name) + len(value) > most:
                 self._refuse(UNREADABLE)
             by_name.setdefault(name.lower(), []).append(value)
         hosts = len(by_name.get(b"host", ()))

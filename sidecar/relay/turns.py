@@ -44,6 +44,7 @@ class Turn:
         "_frame",
         "_held",
         "_pieces",
+        "_unsent",
         "_waiter",
         "_wire",
         "begun",
@@ -71,6 +72,7 @@ class Turn:
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._frame = Frame.NONE
+        self._unsent = b""  # a head that waits for the first data
 
     # --- the request's body
 
@@ -132,26 +134,37 @@ class Turn:
             self.keeps = False
         self._frame = frame
         self.begun = True
-        return self._wire.send(
-            framing.answer_head(
-                status,
-                reason,
-                fields,
-                frame=frame,
-                length=length,
-                date=self._wire.date(),
-                close=not self.keeps,
-            )
+        self._unsent = framing.answer_head(
+            status,
+            reason,
+            fields,
+            frame=frame,
+            length=length,
+            date=self._wire.date(),
+            close=not self.keeps,
         )
+        asyncio.get_running_loop().call_soon(self.flush)  # alone, unless data follows at once
+        return None
 
     def write(self, data: bytes) -> Wait:
         if self._frame is Frame.CHUNKS:
-            return self._wire.send(framing.chunk(data))
-        return None if self._frame is Frame.NONE else self._wire.send(data)
+            return self._send(framing.chunk(data))
+        return None if self._frame is Frame.NONE else self._send(data)
 
     def end(self) -> Wait:
         self.ended = True
-        return self._wire.send(framing.LAST_CHUNK) if self._frame is Frame.CHUNKS else None
+        return self._send(framing.LAST_CHUNK if self._frame is Frame.CHUNKS else b"")
+
+    def flush(self) -> None:
+        """Send a head to which no data came."""
+        if self._unsent and not self._wire.lost:
+            self._send(b"")
+
+    def _send(self, data: bytes) -> Wait:
+        head, self._unsent = self._unsent, b""
+        if head:
+            data = head + data
+        return self._wire.send(data) if data else None
 
     def own(self, status: int, body: bytes, *, close: bool = False) -> None:
         if self._wire.lost:
@@ -163,6 +176,7 @@ class Turn:
 
     def cut(self) -> None:
         self.keeps = False
+        self.flush()
         self._wire.cut(reset=not self.incoming.http11)
 
 

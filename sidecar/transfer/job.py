@@ -78,8 +78,7 @@ class Answers:
 
 def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
     """A leg's request: the client's own target and fields, under an id of its own."""
-    fields = headers.for_leg(job.request.fields, leg)
-    fields = headers.with_length(fields, len(body))
+    fields = headers.for_leg(job.request.fields, leg, len(body))
     fields += [(name.encode(), value.encode()) for name, value in more.items()]
     return Call(job.request.method, job.request.target, fields, Content(body))
 

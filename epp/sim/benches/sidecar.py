@@ -1,0 +1,227 @@
+"""`epp bench sidecar`: what a sidecar costs in front of an engine, beside plain proxies.
+
+| way | what it is |
+|---|---|
+| direct | the engine alone |
+| nginx | nginx as a plain reverse proxy, where it is installed |
+| own | the sidecar on its own relay |
+| aiohttp | the sidecar on the reference relay |
+
+The engine computes nothing and the ways are taken in turn, round by round. CPU is of the proxy's
+process alone, without what it uses while nobody asks; only ratios of one run mean something.
+"""
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from epp.sim.fleets import probes
+from epp.sim.fleets.parts import OWN_ENV, own_command
+from epp.sim.fleets.ports import HOST, free_ports
+from epp.sim.fleets.supervisor import Part, Supervisor
+
+from . import load, sidecar_report
+from .measure import cpu_s
+from .origin import EVENTS
+from .sidecar_report import Way
+
+BODY_BYTES = 4096
+WARM_UP = 200
+IDLE_S = 1.0
+"""How long each proxy is watched while nobody asks."""
+GAP_S = 0.02
+"""Time between two events of a stream."""
+_NGINX: Final = """\
+daemon off; master_process off; worker_processes 1; error_log stderr crit; pid {run}/nginx.pid;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_body_buffer_size 64k; client_max_body_size 64m;
+  client_body_temp_path {run}/body; proxy_temp_path {run}/proxy; fastcgi_temp_path {run}/f;
+  uwsgi_temp_path {run}/u; scgi_temp_path {run}/s; keepalive_requests 1000000;
+  upstream engine {{ server {host}:{engine}; keepalive 512; keepalive_requests 1000000; }}
+  server {{
+    listen {host}:{port};
+    location / {{
+      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_request_buffering on; proxy_set_header Host $host;
+    }}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings:
+    requests: int = 4000
+    """Plain requests of each way in each round."""
+    streams: int = 64
+    """Streams at once."""
+    rounds: int = 3
+    run_dir: Path | None = None
+
+
+async def bench(settings: BenchSettings, *, as_json: bool, rng: random.Random) -> int:
+    """Print what was measured; 0 when the claims hold, 1 when not or when nginx is missing."""
+    with _directory(settings.run_dir) as run:
+        async with Supervisor(run) as supervisor:
+            ways = await Run(settings, supervisor, run, rng).measure()
+    found = sidecar_report.Report.of(ways, streams=settings.streams)
+    print(sidecar_report.as_json(found) if as_json else sidecar_report.as_text(found))
+    return 0 if found.holds else 1
+
+
+@contextmanager
+def _directory(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+        return
+    with TemporaryDirectory() as made:
+        yield Path(made)
+
+
+class Run:
+    """One measurement over all ways."""
+
+    def __init__(
+        self, settings: BenchSettings, supervisor: Supervisor, run: Path, rng: random.Random
+    ) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._run = run
+        self._rng = rng
+        self._engine, *self._ports = free_ports(8, rng)
+
+    async def measure(self) -> list[Way]:
+        ways = await self._start()
+        for way in ways:
+            await load.call(way.port, _request(), count=WARM_UP, at_once=16)
+            way.idle_share = await self._idle(way)
+        for _ in range(self._settings.rounds):
+            for way in self._rng.sample(ways, len(ways)):
+                await self._plain(way)
+                await self._streams(way)
+                if way.splits:
+                    await self._split(way)
+        return ways
+
+    async def _start(self) -> list[Way]:
+        engine = Part(
+            name="engine",
+            command=own_command(
+                *("bench", "origin", "--port", str(self._engine), "--gap", str(GAP_S))
+            ),
+            address=f"{HOST}:{self._engine}",
+            probe=probes.listening(self._engine),
+            env=OWN_ENV,
+        )
+        key = self._run / "leg-key"
+        key.write_text("k" * 32 + "\n", encoding="utf-8")
+        parts = [engine, self._sidecar("own"), self._sidecar("aiohttp")]
+        nginx = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+        if nginx is not None:
+            parts.append(self._nginx(nginx))
+        for part in parts:
+            self._supervisor.start(part)
+        await self._supervisor.wait_ready()
+        return [
+            Way(
+                name="direct" if part is engine else part.name,
+                port=int(part.address.rpartition(":")[2]),
+                pid=self._supervisor.pid(part.name),
+                splits=part.name in {"own", "aiohttp"},
+            )
+            for part in parts
+        ]
+
+    def _sidecar(self, kind: str) -> Part:
+        port, metrics = self._ports.pop(), self._ports.pop()
+        members = [
+            {"name": name, "address": HOST, "port": at}
+            for name, at in ((kind, port), ("engine", self._engine))
+        ]
+        file = self._run / f"{kind}.json"
+        file.write_text(json.dumps({"endpoints": members}), encoding="utf-8")
+        return Part(
+            name=kind,
+            command=own_command(
+                *("sidecar", "--pool-name", "bench", "--name", f"default/{kind}"),
+                *("--engine-url", f"http://{HOST}:{self._engine}", "--host", HOST),
+                *("--port", str(port), "--metrics-port", str(metrics), "--relay", kind),
+                *("--state-url", f"tcp://{HOST}:{self._ports[0]}", "--log-level", "error"),
+                *("--endpoints-file", str(file), "--leg-key-file", str(self._run / "leg-key")),
+            ),
+            address=f"{HOST}:{port}",
+            probe=probes.http(port, "/health"),
+            env=OWN_ENV,
+        )
+
+    def _nginx(self, program: str) -> Part:
+        port = self._ports.pop()
+        file = self._run / "nginx.conf"
+        file.write_text(
+            _NGINX.format(run=self._run, host=HOST, engine=self._engine, port=port),
+            encoding="utf-8",
+        )
+        return Part(
+            name="nginx",
+            command=(program, "-p", str(self._run), "-c", str(file), "-e", "stderr"),
+            address=f"{HOST}:{port}",
+            probe=probes.listening(port),
+        )
+
+    async def _idle(self, way: Way) -> float:
+        before = cpu_s(way.pid)
+        await asyncio.sleep(IDLE_S)
+        return (cpu_s(way.pid) - before) / IDLE_S
+
+    async def _plain(self, way: Way) -> None:
+        count = self._settings.requests
+        us, _ = await self._cost(way, _request(), count=count, at_once=32)
+        way.plain_us.append(us / count)
+
+    async def _streams(self, way: Way) -> None:
+        count = self._settings.streams
+        us, tally = await self._cost(way, _request(stream=True), count=count, at_once=count)
+        way.event_us.append(us / (count * (EVENTS + 1)))
+        way.gaps_s += tally.gaps
+
+    async def _split(self, way: Way) -> None:
+        count = self._settings.requests // 4
+        asks = _request(f"x-prefiller-host-port: {HOST}:{self._engine}\r\n")
+        us, _ = await self._cost(way, asks, count=count, at_once=32)
+        way.split_us.append(us / count)
+
+    async def _cost(
+        self, way: Way, request: bytes, *, count: int, at_once: int
+    ) -> tuple[float, load.Tally]:
+        """CPU microseconds of the way's own process for all of them, and what was answered."""
+        loop = asyncio.get_running_loop()
+        before, began = cpu_s(way.pid), loop.time()
+        tally = await load.call(way.port, request, count=count, at_once=at_once)
+        idle = way.idle_share * (loop.time() - began)
+        way.failed += tally.failed
+        return 1e6 * max(0.0, cpu_s(way.pid) - before - idle), tally
+
+
+def _request(fields: str = "", *, stream: bool = False) -> bytes:
+    """A completion of about `BODY_BYTES` of prompt, as a gateway sends it."""
+    more = ',"stream":true' if stream else ""
+    prompt = "word " * (BODY_BYTES // 5)
+    body = f'{{"model":"sim","max_tokens":8{more},"prompt":"{prompt}"}}'.encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: gateway.example\r\n"
+        "user-agent: OpenAI/Python 1.99\r\naccept: application/json\r\n"
+        "content-type: application/json\r\nauthorization: Bearer key\r\n"
+        "x-request-id: 5f0c7c9e-0000-4000-8000-000000000000\r\nx-forwarded-proto: http\r\n"
+        "x-envoy-expected-rq-timeout-ms: 15000\r\nx-epp-decision-id: d-1\r\n"
+        f"{fields}content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body

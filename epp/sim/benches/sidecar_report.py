@@ -1,0 +1,149 @@
+"""What `epp bench sidecar` found, for people and for machines."""
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .measure import quantile
+
+ADDED_CLAIM_MS = 2.0
+"""Most that our relay may add to the time between two events (99th percentile)."""
+PLAIN_CLAIM, EVENT_CLAIM, SPLIT_CLAIM = 3.0, 1.5, 8.0
+"""Most that a plain request, an event, and a request that is split may cost in nginx's own costs:
+the first and the last of its plain request."""
+REFERENCE_CLAIM = 3.0
+"""How many times less CPU than the reference our relay takes at least."""
+
+
+@dataclass(slots=True)
+class Way:
+    """One way to the engine, and what was measured of it."""
+
+    name: str
+    port: int
+    pid: int
+    splits: bool = False
+    """Whether it hands prompts over."""
+    idle_share: float = 0.0
+    """CPU while nobody asks, in seconds a second."""
+    plain_us: list[float] = field(default_factory=list[float])
+    """CPU of a plain request, one number a round."""
+    event_us: list[float] = field(default_factory=list[float])
+    split_us: list[float] = field(default_factory=list[float])
+    gaps_s: list[float] = field(default_factory=list[float])
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way in numbers: CPU in microseconds, NaN for what it does not do."""
+
+    name: str
+    plain_us: float
+    event_us: float
+    split_us: float
+    gap_p99_ms: float
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    rows: dict[str, Row]
+    streams: int
+
+    @classmethod
+    def of(cls, ways: Sequence[Way], *, streams: int) -> "Report":
+        """The median of the rounds."""
+        rows = {
+            way.name: Row(
+                way.name,
+                _median(way.plain_us),
+                _median(way.event_us),
+                _median(way.split_us),
+                1000 * quantile(way.gaps_s, 0.99),
+                way.failed,
+            )
+            for way in ways
+        }
+        return cls(rows, streams)
+
+    def claims(self) -> dict[str, tuple[float, float]]:
+        """What was found and its bound, by claim; NaN where a way is missing."""
+        own, other = self.rows["own"], self.rows["aiohttp"]
+        nginx = self.rows.get("nginx")
+        plain = math.nan if nginx is None else nginx.plain_us
+        event = math.nan if nginx is None else nginx.event_us
+        direct = self.rows["direct"]
+        return {
+            "plain request / nginx": (own.plain_us / plain, PLAIN_CLAIM),
+            "event / nginx": (own.event_us / event, EVENT_CLAIM),
+            "split request / nginx plain": (own.split_us / plain, SPLIT_CLAIM),
+            "plain request / reference": (own.plain_us / other.plain_us, 1 / REFERENCE_CLAIM),
+            "p99 between events added, ms": (own.gap_p99_ms - direct.gap_p99_ms, ADDED_CLAIM_MS),
+        }
+
+    @property
+    def holds(self) -> bool:
+        """Whether all claims hold. False when a number is missing."""
+        failed = any(row.failed for row in self.rows.values())
+        return not failed and all(found <= most for found, most in self.claims().values())
+
+
+def as_json(report: Report) -> str:
+    """Numbers that are missing are null."""
+    return json.dumps(
+        {
+            "streams": report.streams,
+            "ways": {
+                row.name: {
+                    "plain_us": _number(row.plain_us),
+                    "event_us": _number(row.event_us),
+                    "split_us": _number(row.split_us),
+                    "gap_p99_ms": _number(row.gap_p99_ms),
+                    "failed": row.failed,
+                }
+                for row in report.rows.values()
+            },
+            "claims": {
+                name: {"found": _number(found), "limit": round(most, 3)}
+                for name, (found, most) in report.claims().items()
+            },
+            "hold": report.holds,
+        }
+    )
+
+
+def as_text(report: Report) -> str:
+    text = io.StringIO()
+    console = Console(file=text, width=100, highlight=False, color_system=None)
+    table = Table("way", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("plain, us", "event, us", "split, us", "p99 between, ms", "failed"):
+        table.add_column(column, justify="right")
+    for row in report.rows.values():
+        numbers = (row.plain_us, row.event_us, row.split_us, row.gap_p99_ms)
+        table.add_row(row.name, *(_text(value) for value in numbers), str(row.failed))
+    console.print(f"\nCPU of the process in front of the engine, {report.streams} streams at once")
+    console.print(table)
+    for name, (found, most) in report.claims().items():
+        verdict = "holds" if found <= most else "DOES NOT HOLD"
+        console.print(f"{name}: {_text(found)}, at most {most:.2f}: {verdict}")
+    return text.getvalue()
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else math.nan
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 3)
+
+
+def _text(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
