@@ -245,13 +245,12 @@ class PickDirector:
         arrival, decision = made.arrival, made.decision
         request, first = made.understood.request, decision.chosen[0]
         prefill = decision.prefill[0] if decision.prefill and not made.shadow else None
+        encode = () if made.shadow else decision.encode
         charged = bool(arrival.body) or arrival.body_hidden
         if charged:
             self._choice.attempt(
                 "charge",
-                lambda: self._pool.charge(
-                    first, request, now, **({"prefill": prefill} if prefill else {})
-                ),
+                lambda: self._pool.charge(first, request, now, prefill=prefill, encode=encode),
             )
         scores: tuple[tuple[str, float], ...] = ()
         if self._settings.emit_scores:

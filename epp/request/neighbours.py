@@ -27,9 +27,16 @@ class Pool(Protocol):
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung: ...
     def charge(
-        self, endpoint: Endpoint, request: Request, now: float, *, prefill: Endpoint | None = None
+        self,
+        endpoint: Endpoint,
+        request: Request,
+        now: float,
+        *,
+        prefill: Endpoint | None = None,
+        encode: Sequence[Endpoint] = (),
     ) -> None:
-        """Put a decision's load and predictions on the destination, and on who prefills for it."""
+        """Put a decision's load and predictions on the destination, and on who prefills or encodes
+        for it."""
 
     def served_by(
         self, request: Request, address: str, chosen: Sequence[Endpoint], now: float

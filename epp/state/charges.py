@@ -117,6 +117,11 @@ def leg_of(request_id: str) -> str:
     return f"{request_id}/prefill"
 
 
+def medium_of(request_id: str, turn: int) -> str:
+    """Name of a request's charge where media of it are encoded, one name for each endpoint."""
+    return f"{request_id}/encode/{turn}"
+
+
 class Unconfirmed:
     """Predictions of prompts that are computed, until the engine's next events tell the truth.
 

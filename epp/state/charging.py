@@ -6,12 +6,12 @@ progress come in, and however often, each part comes off exactly once.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from epp.framework import Endpoint, EndpointId, Request, Rung
 
-from .charges import Charge, Charges, Early, Trusts, Unconfirmed, leg_of
+from .charges import Charge, Charges, Early, Trusts, Unconfirmed, leg_of, medium_of
 from .endpoints import Endpoints
 from .load import LoadBook
 from .prefix.predicted import PredictedIndex
@@ -37,18 +37,28 @@ class Charging:
     own_block_tokens: int
     counts: Counter[str]
     on_done: list[DoneHook]
+    encoders: dict[str, int] = field(default_factory=dict[str, int])
+    """How many endpoints encode media of a request; those without any are left out."""
     on_first: list[FirstHook]
 
     # Told by our own requests
 
     def charge(
-        self, endpoint: Endpoint, request: Request, now: float, prefill: Endpoint | None
+        self,
+        endpoint: Endpoint,
+        request: Request,
+        now: float,
+        prefill: Endpoint | None,
+        encode: Sequence[Endpoint] = (),
     ) -> None:
-        """Charge both endpoints of a split request, or the one of a whole request.
+        """Charge all endpoints of a split request, or the one of a whole request.
 
         The prompt is `prefill`'s load until it is computed (fault B15). Only then its blocks come
-        to `endpoint`: an equal prompt that arrives before finds nothing there.
+        to `endpoint`: an equal prompt that arrives before finds nothing there. Media are the load
+        of those who encode them as long, in equal shares.
         """
+        if encode:
+            self._encode(encode[: max(1, len(request.media))], request, now)
         lacks = int(endpoint.match.missing(request.prompt_tokens))
         room = lacks + request.output_tokens
         if prefill is None:
@@ -200,6 +210,13 @@ class Charging:
             self.predicted.insert(inc, self._predictable(request), request.id, now)
         return charged
 
+    def _encode(self, encoders: Sequence[Endpoint], request: Request, now: float) -> None:
+        share = -(-request.media_tokens // len(encoders))
+        for turn, encoder in enumerate(encoders):
+            part = replace(request, id=medium_of(request.id, turn), keys=())
+            self._put(encoder, part, now, prefill_tokens=share, decode_tokens=0)
+        self.encoders[request.id] = len(encoders)
+
     def _predictable(self, request: Request) -> tuple[int, ...]:
         return request.keys if request.block_size == self.own_block_tokens else ()
 
@@ -215,6 +232,8 @@ class Charging:
 
     def _end_leg(self, request_id: str, now: float, *, computed: bool) -> None:
         """The prompt of a split request is computed, or never will be. The first word counts."""
+        for turn in range(self.encoders.pop(request_id, 0)):
+            self.load.finish(medium_of(request_id, turn), now, measured=False)
         leg = leg_of(request_id)
         if not self.load.finish(leg, now, measured=False):
             return

@@ -172,11 +172,17 @@ class PoolState:
     # Told by our own requests
 
     def charge(
-        self, endpoint: Endpoint, request: Request, now: float, *, prefill: Endpoint | None = None
+        self,
+        endpoint: Endpoint,
+        request: Request,
+        now: float,
+        *,
+        prefill: Endpoint | None = None,
+        encode: Sequence[Endpoint] = (),
     ) -> None:
         """Put a decision's load and its predictions on the endpoints that were chosen; with
-        `prefill` that one computes the prompt."""
-        self._charging.charge(endpoint, request, now, prefill)
+        `prefill` that one computes the prompt, with `encode` those do the media."""
+        self._charging.charge(endpoint, request, now, prefill, encode)
 
     def served_by(
         self, request: Request, address: str, chosen: Sequence[Endpoint], now: float

@@ -49,8 +49,10 @@ PARTS = {
             "endpoint_attribute",
             "header_label_affinity",
             "kv_cache_utilization",
+            "latency",
             "load_aware",
             "lora_affinity",
+            "mm_embeddings_cache",
             "no_hit_lru",
             "prefix_cache",
             "queue",
@@ -59,7 +61,21 @@ PARTS = {
             "token_load",
             "topology_affinity",
         ),
-        ("tests/unit/test_scorer_formulas*.py", "tests/unit/test_sessions.py"),
+        (
+            "tests/unit/test_scorer_formulas*.py",
+            "tests/unit/test_sessions.py",
+            "tests/unit/test_latency_plugins.py",
+            "tests/unit/test_media_cache.py",
+        ),
+    ),
+    "filters": Part(
+        "epp.plugins.filters",
+        ("prefix_cache_affinity", "served_model", "slo_headroom_tier"),
+        (
+            "tests/unit/test_served_models.py",
+            "tests/unit/test_latency_plugins.py",
+            "tests/unit/test_plugin_filters.py",
+        ),
     ),
     "framework": Part(
         "epp.framework",

@@ -251,3 +251,47 @@ def test_the_wish_for_media_says_nothing_of_matches() -> None:
     """A cached prompt still has images to look at: only the destination's engine could tell."""
     cached = pod(0, D, match=Match(1000, Source.PRECISE))
     assert part(pod(1, E), destination=cached).why == "split"
+
+
+def pending(desk: Any) -> dict[str, int]:
+    """Tokens that pods have to compute, where any."""
+    loads = {one.id.name: one.load.reserved_prefill_tokens for one in desk.pool.ready(desk.now)}
+    return {name: tokens for name, tokens in loads.items() if tokens}
+
+
+@pytest.mark.parametrize("end", ["headers", "body", "gone", "nobody of ours"])
+async def test_media_are_load_where_they_are_encoded_until_the_answer_begins(end: str) -> None:
+    async with open_desk(roles=[D, E, E, E], built=built()) as desk:
+        route = await ask(desk, "http://a/1.png", "http://a/2.png")
+        share = desk.witness.decisions[-1][1].media_tokens // 2
+        busy = pending(desk)
+        assert sorted(busy.values()) == sorted([share, share, busy["pod-0"]])
+        assert set(busy) - {"pod-0"} == {one.id.name for one in desk.witness.last.encode}
+        match end:
+            case "headers":
+                route.progress.response_headers(200, None)
+            case "body":
+                route.progress.body(1)
+            case "gone":
+                route.progress.reset(answered=False)
+            case _:
+                route.progress.response_headers(200, "10.9.9.9:1")
+        assert set(pending(desk)) <= {"pod-0"}
+        route.progress.finished()
+        assert (pending(desk), desk.pool._charging.encoders) == ({}, {})
+
+
+async def test_one_medium_is_load_of_one_pod_and_a_burst_spreads_over_all() -> None:
+    async with open_desk(roles=[D, E, E, E], built=built()) as desk:
+        await ask(desk, "http://a/1.png")
+        assert len(set(pending(desk)) - {"pod-0"}) == 1
+        for number in range(2, 9):
+            await ask(desk, f"http://a/{number}.png")
+        assert {"pod-1", "pod-2", "pod-3"} <= set(pending(desk))
+
+
+async def test_in_shadow_nobody_is_charged_for_media_that_never_come() -> None:
+    async with open_desk(roles=[D, E], built=built()) as desk:
+        desk.switch.switch("shadow")
+        await ask(desk, "http://a/1.png")
+        assert set(pending(desk)) == {"pod-0"}
