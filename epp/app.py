@@ -96,7 +96,7 @@ async def _parts(
     settings = picker.settings
     async with AsyncExitStack() as stack:
         await picker.ways.start()
-        stack.push_async_callback(picker.ways.reader.close)
+        stack.push_async_callback(picker.ways.close)
         offload = stack.enter_context(Offload())
         session = await stack.enter_async_context(listening.client())
         tasks = await stack.enter_async_context(listening.task_group())

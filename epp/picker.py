@@ -99,9 +99,11 @@ class Picker:
         )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
         self.chance = random.Random()
+        self.name = f"{short_name(settings.pod_name)}-{os.urandom(8).hex()}"
         self.ways = ways(
             settings,
             place,
+            name=self.name,
             is_member=lambda endpoint: endpoint in self.pool.endpoints,
             clock=clock,
             chance=self.chance,
@@ -192,8 +194,7 @@ class Picker:
         """What other replicas have reserved, where there are others."""
         if self.ways.board is None:
             return None
-        name = f"{short_name(self.settings.pod_name)}-{os.urandom(8).hex()}"
-        return Sharing(self.pool, self.ways.board, name, clock=clock, rng=self.chance)
+        return Sharing(self.pool, self.ways.board, self.name, clock=clock, rng=self.chance)
 
     # Tasks; each runs until it is cancelled
 

@@ -11,8 +11,12 @@ from epp.framework import EndpointId, PoolId
 from epp.state.mates.hub import Hub
 from epp.state.mates.link import Link
 from epp.state.store import Reader, SumsBoard
+from epp.state.store.board import RedisBoard
 from epp.state.store.memory import StateServer
-from epp.state.store.redis import RedisReader
+from epp.state.store.redis import RedisReader, redis_client
+
+BOARD_CALL_S = 0.5
+"""A word with other replicas takes no longer: it is said again within the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,12 @@ class Ways:
             except OSError as error:
                 raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
 
+    async def close(self) -> None:
+        """The other boards are their readers."""
+        await self.reader.close()
+        if isinstance(self.board, RedisBoard):
+            await self.board.close()
+
     @property
     def state_port(self) -> int | None:
         """Where sidecars stream to; known once it was started."""
@@ -58,14 +68,24 @@ def ways(
     settings: ServeSettings,
     place: Place | None,
     *,
+    name: str,
     is_member: Callable[[EndpointId], bool],
     clock: Callable[[], float],
     chance: Random,
 ) -> Ways:
-    """Nothing is opened yet. Raises ConfigError for a token that cannot be read."""
+    """Nothing is opened yet. `name`: of this life of this replica.
+
+    Raises ConfigError for a token that cannot be read.
+    """
     if settings.store == "redis":
         assert settings.redis_url is not None
-        return Ways(reader=RedisReader(settings.redis_url, PoolId(settings.pool_name)))
+        pool, url = PoolId(settings.pool_name), settings.redis_url
+        return Ways(
+            reader=RedisReader(url, pool),
+            board=RedisBoard(
+                redis_client(url, None, BOARD_CALL_S), pool, name, call_s=BOARD_CALL_S
+            ),
+        )
     if place is not None and place.number > 0:
         link = Link(place.socket, clock=clock, rng=chance)
         return Ways(reader=link, board=link)

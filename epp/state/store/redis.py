@@ -77,7 +77,7 @@ class RedisWriter:
     def __init__(
         self, url: str, pool: PoolId, *, password: str | None = None, call_s: float = CALL_S
     ) -> None:
-        self._client = _client(url, password, call_s)
+        self._client = redis_client(url, password, call_s)
         self._where = _where(url)
         self._pool = pool
         self._call_s = call_s
@@ -160,7 +160,7 @@ class RedisReader:
     ) -> None:
         self.counts = {"errors": 0, "reconnects": 0, "restarts": 0, "odd-entries": 0}
         self.last_error = ""
-        self._client = _client(url, password, call_s + BLOCK_MS / 1000)
+        self._client = redis_client(url, password, call_s + BLOCK_MS / 1000)
         self._where = _where(url)
         self._key = log_key(pool)
         self._rng = rng or random.Random()
@@ -265,7 +265,7 @@ class RedisReader:
         self.last_error = f"Redis at {self._where}: {_brief(error)}"
 
 
-def _client(url: str, password: str | None, timeout_s: float) -> Redis:
+def redis_client(url: str, password: str | None, timeout_s: float) -> Redis:
     """One connection, no retries behind our back; callers put a time limit on every call.
 
     Not by `socket_timeout`: with one, redis-py sends through `asyncio.wait_for`, which on Python
