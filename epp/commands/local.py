@@ -233,6 +233,22 @@ def bench_request(
     raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))
 
 
+@bench.command("tokens")
+def bench_tokens(
+    folder: Annotated[
+        Path, typer.Argument(help="A model's tokenizer.json, tokenizer_config.json and template.")
+    ],
+    *,
+    requests: Annotated[int, typer.Option(min=5, max=100_000, help="Chats of each kind.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the text.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """What making the tokens of chats here costs in CPU, with the files of a model."""
+    from epp.commands.tokens import bench
+
+    typer.echo(bench(folder, requests=requests, seed=seed, as_json=as_json))
+
+
 @bench.command("decide")
 def bench_decide(
     *,

@@ -73,7 +73,7 @@ def test_a_chat_that_grows_has_the_keys_of_its_whole_text(turns: list[str], long
     text = ""
     for turn in turns:
         text += "<|im_start|>" + turn * (1 + 20 * long) + "<|im_end|>"
-        count, keys = prefixes.keys(tokens, text, 7, ("<|im_start|>", "<|im_end|>"))
+        count, keys = prefixes.keys(tokens, text, 7, "<|im_start|>")
         ids = tokens.ids(text, special=False)
         assert count == len(ids) // 4
         assert keys == blocks.token_keys(ids, 7, 16)[:64]

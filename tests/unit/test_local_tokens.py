@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from epp.errors import ConfigError
 from epp.request.tokens import encoder, files
-from epp.request.tokens.cutting import cut_tokens, useful
+from epp.request.tokens.cutting import cut_tokens, frequent
 from epp.request.tokens.files import ModelFiles
 from epp.request.tokens.local import LocalModel
 from epp.request.tokens.models import Models
@@ -279,10 +279,12 @@ def test_a_token_that_another_can_reach_over_is_not_cut_before() -> None:
     assert START in cut_tokens(altered(added_tokens=longer))
 
 
-def test_a_text_is_searched_for_the_tokens_that_chats_of_the_model_have() -> None:
-    many = tuple(f"<{n}>" for n in range(20))
-    assert useful((*many, END, START), f"{START}user{END}") == (START, END)
-    assert len(useful(many, "".join(many))) == 8
+def test_a_text_is_searched_for_the_token_that_chats_of_the_model_have_most() -> None:
+    prompt = f"<1>{START}user{END}{START}assistant{END}{START}"
+    assert frequent(("<0>", "<1>", END, START), prompt) == START
+    assert frequent((END, START), f"{START}user{END}") == START
+    assert frequent(("<0>",), prompt) == ""
+    assert frequent((), prompt) == ""
 
 
 # Prefixes
@@ -291,27 +293,28 @@ def test_a_text_is_searched_for_the_tokens_that_chats_of_the_model_have() -> Non
 def test_only_what_is_new_of_a_chat_is_tokenized(chatml: LocalModel) -> None:
     known, tokens = prefixes(), encoder.load(file_of("byte-level"))[0]
     text = START + "one two three " * 200 + END + START
-    known.keys(tokens, text, 1, (START, END))
+    known.keys(tokens, text, 1, START)
     before = known.encoded_bytes
     more = text + "four" + END + START
-    found = known.keys(tokens, more, 1, (START, END))
+    found = known.keys(tokens, more, 1, START)
     assert known.encoded_bytes - before == len(START + "four" + END + START)
     assert known.reused_bytes == len(text) - len(START)
-    assert found == prefixes().keys(tokens, more, 1, ())
-    other = known.keys(tokens, more, 2, (START, END))
+    assert found == prefixes().keys(tokens, more, 1, "")
+    other = known.keys(tokens, more, 2, START)
     assert other[1] != found[1], "another seed is another chain"
 
 
 def test_the_memory_of_prefixes_is_bounded_and_the_oldest_go() -> None:
     tokens = encoder.load(file_of("byte-level"))[0]
     known = prefixes(max_bytes=8 * STATE_BYTES)
+    text = f"{START} one two three {END}"
     for n in range(50):
-        known.keys(tokens, f"{START}{n} one two three{END}", n, (START, END))
+        known.keys(tokens, f"{text}{n}{START}", n, START)
     assert known.bytes <= 8 * STATE_BYTES
     assert 0 < len(known) <= 8
     encoded = known.encoded_bytes
-    known.keys(tokens, f"{START}49 one two three{END}", 49, (START, END))
-    assert known.encoded_bytes == encoded + len(END)
+    known.keys(tokens, text + "49" + START, 49, START)
+    assert known.encoded_bytes == encoded + len(START)
 
 
 def test_a_prompt_beyond_the_bounded_keys_is_counted_whole() -> None:
@@ -319,7 +322,7 @@ def test_a_prompt_beyond_the_bounded_keys_is_counted_whole() -> None:
     known = Prefixes(1 << 20, block_tokens=4, max_keys=8)
     text = "".join(f"{START}{n} one two{END}" for n in range(100))
     for _ in range(2):
-        count, keys = known.keys(tokens, text, 1, (START, END))
+        count, keys = known.keys(tokens, text, 1, START)
         ids = tokens.ids(text, special=False)
         assert (count, keys) == (len(ids) // 4, blocks.token_keys(ids, 1, 4)[:8])
 

@@ -15,9 +15,6 @@ The last is a list: on these kinds the property "cut equals whole" was tried wit
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-MAX_TOKENS = 8
-"""Tokens that a text is searched for."""
-
 _NORMALIZERS = frozenset(
     [
         "NFC",
@@ -70,10 +67,14 @@ def cut_tokens(file: Json) -> tuple[str, ...]:
     )
 
 
-def useful(candidates: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """Those of the tokens that occur in a text such as the model's prompts, the first ones."""
-    found = [(at, token) for token in candidates if (at := text.find(token)) >= 0]
-    return tuple(token for _, token in sorted(found)[:MAX_TOKENS])
+def frequent(candidates: tuple[str, ...], prompt: str) -> str:
+    """The token that occurs most often in a prompt, the first of several; empty without any.
+
+    A long text is searched for one token only: each costs a pass over it.
+    """
+    found = [(-prompt.count(token), prompt.find(token), token) for token in candidates]
+    most = min(found, default=(0, 0, ""))
+    return most[2] if most[0] else ""
 
 
 def _kinds(part: Json | None, members: str) -> set[str]:

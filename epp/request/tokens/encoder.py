@@ -19,6 +19,11 @@ from epp.errors import ConfigError
 class Encoder(Protocol):
     """Token ids as little-endian uint32. `special`: with what the model puts around a prompt."""
 
+    @property
+    def name(self) -> str:
+        """Of the library."""
+        ...
+
     def ids(self, text: str, *, special: bool) -> bytes: ...
 
     def pieces(self, texts: Sequence[str]) -> list[bytes]:

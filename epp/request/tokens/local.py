@@ -52,6 +52,8 @@ class LocalModel:
     def __init__(self, given: ModelFiles, prefixes: Prefixes) -> None:
         """Takes seconds of CPU. Raises ConfigError for files that nobody can use."""
         self._encoder, self.slow = encoder.load(given.tokenizer)
+        self.encoder = self._encoder.name
+        """Of the library that makes the tokens."""
         self._prefixes = prefixes
         self.without_chat = ""
         """Why chats are not rendered here, or nothing."""
@@ -65,7 +67,7 @@ class LocalModel:
         if not given.templates:
             self.without_chat = "there is no chat template"
         safe = cutting.cut_tokens(msgspec.json.decode(given.tokenizer))
-        self._cuts = cutting.useful(safe, self._sample())
+        self._cut = cutting.frequent(safe, self._sample())
 
     def ids(self, fields: Fields) -> bytes:
         """Packed token ids of what `/tokenize` would be asked. Raises UnrenderableError."""
@@ -77,7 +79,7 @@ class LocalModel:
         text, special = self.text(fields)
         if special:
             return self._prefixes.whole(self._encoder.ids(text, special=True), seed)
-        return self._prefixes.keys(self._encoder, text, seed, self._cuts)
+        return self._prefixes.keys(self._encoder, text, seed, self._cut)
 
     def text(self, fields: Fields) -> tuple[str, bool]:
         """The prompt's text, and whether the tokenizer puts its own tokens around it."""

@@ -64,16 +64,14 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._states)
 
-    def keys(
-        self, encoder: Encoder, text: str, seed: int, cuts: Sequence[str]
-    ) -> tuple[int, tuple[int, ...]]:
+    def keys(self, encoder: Encoder, text: str, seed: int, cut: str) -> tuple[int, tuple[int, ...]]:
         """Tokens of a text, and the keys of its full blocks, as many as are kept of a prompt.
 
-        `seed` names model, salt and whatever else tells chains apart; `cuts` are the tokens before
-        which the text may be cut.
+        `seed` names model, salt and whatever else tells chains apart; the text may be cut
+        before each `cut`, and nowhere if that is empty.
         """
         data = text.encode()
-        places = _places(data, cuts)
+        places = _places(data, cut.encode())
         digests = _digests(data, places)
         at, state = self._longest(seed, digests)
         begin = places[at] if at >= 0 else 0
@@ -125,18 +123,14 @@ class Prefixes:
                 self.bytes -= evicted.memory
 
 
-def _places(data: bytes, cuts: Sequence[str]) -> list[int]:
+def _places(data: bytes, cut: bytes) -> list[int]:
     """Where the text may be cut, in order, never at its beginning."""
-    found: set[int] = set()
-    for cut in cuts:
-        wanted = cut.encode()
-        at = data.find(wanted, 1)
-        for _ in range(MAX_CUTS):
-            if at < 0:
-                break
-            found.add(at)
-            at = data.find(wanted, at + 1)
-    return sorted(found)[:MAX_CUTS]
+    found: list[int] = []
+    at = data.find(cut, 1) if cut else -1
+    while at >= 0 and len(found) < MAX_CUTS:
+        found.append(at)
+        at = data.find(cut, at + 1)
+    return found
 
 
 def _digests(data: bytes, places: Sequence[int]) -> list[bytes]:
