@@ -61,6 +61,8 @@ class Sequencer:
         """The replay under way tells everything again."""
         self._afresh_from = float("-inf")
         """When everything may be asked for again."""
+        self._incomplete = False
+        """Messages before those that we have are missing; the engine may still have them."""
         self.last: int | None = None
         """Sequence of the latest message applied, None before the first of this life."""
         self.wanted: Replay | None = None
@@ -89,10 +91,15 @@ class Sequencer:
         """The engine began a new life: the next message is a first one."""
         self._drop_held()
         self.last, self.heard = None, False
-        self._unproven = self._afresh = False
+        self._unproven = self._afresh = self._incomplete = False
         self._rest_until = self._afresh_from = float("-inf")
         self.wanted = None
         self._ask(0)
+
+    def look(self) -> None:
+        """Call this now and then: what could not be had before may be there by now."""
+        if self._incomplete:
+            self.tell_afresh()
 
     def tell_afresh(self) -> bool:
         """Ask for everything again, if that can be had. What is known stays until it begins."""
@@ -141,6 +148,7 @@ class Sequencer:
                 steps += self._lose(Forget.RESTART)
         else:
             self.counts.failed_replays += 1
+            self._incomplete = True
             self._rest_until = self._clock() + COOLDOWN_S
             if self._unproven:
                 steps += self._lose(Forget.GAP)
@@ -201,6 +209,7 @@ class Sequencer:
         self._held_bytes += len(frame.payload)
         if len(self._held) > self._max_held or self._held_bytes > self._max_held_bytes:
             self.counts.overflows += 1
+            self._incomplete = True
             self._rest_until = self._clock() + COOLDOWN_S
             self.wanted, self._afresh = None, False
             steps += self._drain()
@@ -240,10 +249,14 @@ class Sequencer:
         return [*self._lose(Forget.AFRESH), *self._move(frame)]
 
     def _take(self, frame: Frame) -> list[Step]:
+        if frame.seq == 0:
+            self._incomplete = False
         self.last = frame.seq
         return [frame]
 
     def _move(self, frame: Frame) -> list[Step]:
+        if self.last is None and frame.seq != 0:
+            self._afresh_from = float("inf")  # the engine no longer has its first message
         self._moved = True
         return self._take(frame)
 
@@ -255,6 +268,9 @@ class Sequencer:
 
     def _lose(self, why: Forget) -> list[Step]:
         self.last, self._unproven = None, False
+        self._incomplete = why is Forget.GAP
+        if why is Forget.RESTART:
+            self._afresh_from = float("-inf")
         return [why]
 
     def _ask(self, start: int) -> None:

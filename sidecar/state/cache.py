@@ -142,6 +142,10 @@ class CacheMirror:
         """The engine is still the same: a fallen sequence was not a sign of a restart."""
         self._of_next_life = False
 
+    def look(self) -> None:
+        """Call this now and then: what could not be had before may be there by now."""
+        self._sequencer.look()
+
     def on(self, frame: Frame) -> bool:
         """Take one message as it was published."""
         if self._blocks is None:

@@ -25,6 +25,8 @@ class Taker(Protocol):
     def wanted(self) -> Replay | None:
         """The replay that should be fetched at present."""
 
+    def look(self) -> None: ...
+
     def frame(self, frame: Frame) -> None: ...
 
     def replayed(self, frame: Frame) -> None: ...
@@ -72,6 +74,7 @@ class Following:
 
     async def _replays(self, endpoint: str) -> None:
         while True:
+            self._taker.look()
             wanted = self._taker.wanted
             if wanted is not None:
                 await self._one_replay(endpoint, wanted)

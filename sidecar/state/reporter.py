@@ -81,6 +81,10 @@ class Reporter:
         """The replay that should be fetched at present."""
         return self.mirror.wanted
 
+    def look(self) -> None:
+        """Ask again for KV events that could not be had before."""
+        self.mirror.look()
+
     def frame(self, frame: Frame) -> None:
         """One message of the engine's KV events."""
         self._mirrored(lambda: self.mirror.on(frame))

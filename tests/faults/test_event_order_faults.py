@@ -9,6 +9,7 @@ from epp.state.blocks import Media, Naming, media_identity, seed_of, token_keys
 from epp.state.engine_blocks import EngineBlocks
 from epp.state.entries import Entries
 from epp.state.events import Frame, decode
+from epp.state.sequencer import COOLDOWN_S
 from epp.state.subscriber import of_rank
 from sidecar.settings import SidecarSettings
 from sidecar.state.cache import CacheMirror
@@ -235,17 +236,14 @@ def test_C19_an_orphan_that_the_engine_removed_never_counts() -> None:
 
 def test_C19_orphans_make_the_writer_ask_for_everything_again() -> None:
     """`CacheMirror._apply` asks afresh while orphans wait."""
-    engine = Engine()
-    engine.said.append(Frame(b"kv", 0, payload([block(1)])))
-    engine.mirror.replay_ended(complete=False)  # the first message was missed, nobody knew
-    engine.said.append(Frame(b"kv", 1, payload([block(2, parent=1)])))
-    engine.mirror = CacheMirror(lambda _: None, replays=True)
-    engine.mirror.serve("m")
-    engine.mirror.replayed(engine.said[1])
-    engine.mirror.replay_ended(complete=True)
+    clock = [0.0]
+    engine = Engine(clock=lambda: clock[0])
+    engine.say(block(1), heard=False)
+    engine.mirror.replay_ended(complete=False)  # nobody answered when we began
+    engine.say(block(2, parent=1))
     assert engine.knows() == set()
+    clock[0] = COOLDOWN_S
     engine.say(block(5))
-    assert engine.mirror.wanted is not None
     engine.replay()
     both = token_keys([*tokens(1), *tokens(2)], seed_of("m"))
     assert engine.knows() == {*both, key(5)}
@@ -281,6 +279,9 @@ class _Nobody:
     """A taker that is never told anything."""
 
     wanted = None
+
+    def look(self) -> None:
+        raise AssertionError
 
     def frame(self, frame: Frame) -> None:
         raise AssertionError(frame)

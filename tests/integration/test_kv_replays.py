@@ -43,6 +43,9 @@ class Mirror:
     def wanted(self) -> Replay | None:
         return self.cache.wanted
 
+    def look(self) -> None:
+        self.cache.look()
+
     def frame(self, frame: Frame) -> None:
         self.restarts += self.cache.on(frame)
 
