@@ -7,7 +7,7 @@ progress of our own requests. `tick` several times a second lets old things go.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
@@ -27,6 +27,7 @@ from .replicas import total
 from .reservation import NONE, Sums
 from .sums import ReplicaSums
 from .table import Table
+from .twins import Twins
 
 RemovedHook = Callable[[Collection[EndpointId]], None]
 """Called with members that left the pool."""
@@ -81,6 +82,7 @@ class PoolState:
         self._load = load
         self._charges = charges if charges is not None else Charges()
         self._trust = Trusts()
+        self._twins = Twins()
         self._unconfirmed = Unconfirmed(
             grace_s=self.rules.prediction_grace_s, limit=self.rules.max_unconfirmed
         )
@@ -131,6 +133,10 @@ class PoolState:
         self._table.refresh(now)
         return self._table.at(address, now)
 
+    def twins(self, keys: tuple[int, ...], now: float) -> Mapping[EndpointId, int]:
+        """Requests of this prompt within the last seconds, by the endpoints they were put on."""
+        return self._twins.of(keys, now)
+
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
         return self._mirror.rung(endpoint, now)
@@ -159,6 +165,7 @@ class PoolState:
             "reservations": len(self._load),
             "decisions": len(self._charges),
             "predicted-blocks": len(self._predicted),
+            "prompts": len(self._twins),
         }
 
     @property
@@ -183,6 +190,8 @@ class PoolState:
         """Put a decision's load and its predictions on the endpoints that were chosen; with
         `prefill` that one computes the prompt, with `encode` those do the media."""
         self._charging.charge(endpoint, request, now, prefill, encode)
+        for one in (endpoint,) if prefill is None else (endpoint, prefill):
+            self._twins.sent(request.keys, one.id, now)
 
     def served_by(
         self, request: Request, address: str, chosen: Sequence[Endpoint], now: float
