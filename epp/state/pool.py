@@ -279,12 +279,20 @@ class PoolState:
         if refused:
             self.endpoints.set_reachable(endpoint, False, now)
 
-    def tick(self, now: float) -> None:
-        """Let go of what is over. Cheap; call it several times a second."""
+    def lost(self, now: float) -> list[EndpointId]:
+        """Endpoints of whose blocks we lack some: their snapshots should be read."""
+        return self._mirror.lost(now)
+
+    def tick(self, now: float, *, listening_since: float | None = 0.0) -> None:
+        """Let go of what is over. Cheap; call it several times a second.
+
+        `listening_since`: from when on we could hear writers without a break; None: not now.
+        """
         self._charging.tick(now)
         self._table.refresh(now)
         self._mirror.sweep(self.rules.sweep_budget)
-        for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
+        lost = self._mirror.silent(self.rules.writer_lost_s, now, listening_since=listening_since)
+        for endpoint in lost:
             inc = self.endpoints.incarnation(endpoint)
             if inc is not None:
                 self._load.writer_lost(inc, now)
@@ -309,9 +317,10 @@ class PoolState:
         self._unconfirmed.take(inc.endpoint)
 
     def _take(self, record: Record, inc: Incarnation, now: float) -> None:
-        self._load.writer_seen(inc)
-        self.endpoints.heard(record.endpoint)
-        if record.status is not None:
+        if record.part is None:
+            self._load.writer_seen(inc)
+            self.endpoints.heard(record.endpoint)
+        if record.status is not None and record.part is None:
             self.endpoints.set_ready(record.endpoint, record.status.ready, now)
             self._load.report(inc, record.status.report, now)
         if record.blocks is not None:
