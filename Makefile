@@ -45,6 +45,7 @@ test: $(STAMP)
 	$(PYTEST) -m 'not long and not real' $(EVERYDAY)
 
 test-long: $(STAMP)
+	$(BIN)/python -m pip install -q --group differential
 	$(PYTEST) -m long --timeout 1800
 	$(BIN)/python -m tests.guards
 	$(BIN)/python -m tests.mutation
