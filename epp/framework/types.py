@@ -94,7 +94,10 @@ class Match:
     """Whole own blocks only; never more than the prompt."""
     source: Source = Source.NONE
     trust: float = 1.0
-    """0 to 1: share of predicted tokens that turned out to be cached; 1 for precise matches."""
+    """0 to 1, what one of the tokens is worth: of predicted ones the share that turned out to be
+    cached; of precise ones 1, less where loading them takes a part of the time that it saves."""
+    loaded: tuple[tuple[str, int], ...] = ()
+    """Those of the tokens that must be loaded first: by the name of the slower tier."""
 
     @property
     def credited_tokens(self) -> float:
@@ -230,9 +233,6 @@ class Request:
     media_held: Mapping[EndpointId, int] = field(default_factory=dict[EndpointId, int])
     """Bytes of `media` that an endpoint probably holds, as `mm-embeddings-cache-producer` says;
     endpoints that hold none are left out."""
-    twins: Mapping[EndpointId, int] = field(default_factory=dict[EndpointId, int])
-    """Requests of the same whole blocks within the last seconds, by the endpoint that they were
-    given to; endpoints that were given none are left out."""
     output_tokens: int = 0
     """Expected upper bound of the answer: the request's own limit or a default."""
     exact: bool = False

@@ -126,6 +126,7 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "profile": decision.profile,
         "weights": dict(decision.weights),
         "table": [_row(row, decision.weights) for row in decision.table],
+        "loaded": _loaded(decision.chosen),
         "excluded": _excluded(decision.excluded),
         "left_out": dict(decision.left_out),
         "split": decision.split,
@@ -148,6 +149,11 @@ def _stage(stage: Stage) -> dict[str, Any]:
 
 def _named(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
     return [{"endpoint": str(one.id), "address": one.address} for one in endpoints]
+
+
+def _loaded(endpoints: Sequence[Endpoint]) -> dict[str, dict[str, int]]:
+    """Tokens of the prompt that come from slower tiers, of those that were chosen."""
+    return {str(one.id): dict(one.match.loaded) for one in endpoints if one.match.loaded}
 
 
 def _excluded(those: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

@@ -22,6 +22,7 @@ def text(entry: Mapping[str, Any], now: float) -> str:
         *_fields(entry, now),
         "",
         *_table(entry["table"], entry["weights"], entry["chosen"]),
+        *(_loads(where, tiers) for where, tiers in entry["loaded"].items()),
         *_left_out(entry["excluded"], entry["left_out"]),
         "",
         *_prefill(entry["split"], entry["whole"], entry["prefill"]),
@@ -112,6 +113,11 @@ def _match(held: Mapping[str, Any]) -> str:
         return "-"
     trust = "" if held["trust"] >= 1.0 else f" x{held['trust']:.2f}"
     return f"{held['tokens']} {held['source']}{trust}"
+
+
+def _loads(endpoint: str, tiers: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{tokens} from {tier}" for tier, tokens in tiers.items())
+    return printable(f"{endpoint} loads tokens of its match first: {parts}")
 
 
 def _left_out(named: Sequence[Mapping[str, str]], counts: Mapping[str, int]) -> list[str]:

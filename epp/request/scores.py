@@ -79,7 +79,7 @@ def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
 
 def _match(tokens: float, credited: float, precise: float) -> Match:
     if precise:
-        return Match(int(tokens), Source.PRECISE)
+        return Match(int(tokens), Source.PRECISE, credited / tokens)
     return Match(int(tokens), Source.PREDICTED, credited / tokens) if tokens else NO_MATCH
 
 

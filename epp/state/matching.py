@@ -1,16 +1,22 @@
 """What the two indexes' answers are worth, for all members at once. Pure.
 
+A block on the GPU costs nothing. One on a slower tier costs the time to load it, which is worth it
+as far as that is less than the time to compute it again on the same pod. So a token of it counts
+for what is saved, and everything that reads credited tokens counts the load by its time.
+
 The same rule as `charges.Trusts.match`, which takes one endpoint; a test holds them together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from epp.framework import NO_MATCH, Column, Mask, Match, Source
+from epp.framework import NO_MATCH, Column, Mask, Match, Source, Speeds
 
-from .prefix import Depths
+from .prefix import Depths, TierDepths, tier_of
+
+_LOAD_TOKENS_PER_S = Speeds().load_tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class Matches:
     held: Mask
     """Where there is a match at all."""
     trust: Column
+    loaded: Mapping[str, Column] = field(default_factory=dict[str, Column])
+    """Of the precise ones, those that come from each slower tier."""
 
     def columns(self) -> Mapping[str, Column]:
         return {
@@ -36,38 +44,51 @@ class Matches:
     def of(self, row: int) -> Match:
         if not self.held[row]:
             return NO_MATCH
-        if self.precise[row]:
-            return Match(int(self.tokens[row]), Source.PRECISE)
-        return Match(int(self.tokens[row]), Source.PREDICTED, float(self.trust[row]))
+        tokens = int(self.tokens[row])
+        if not self.precise[row]:
+            return Match(tokens, Source.PREDICTED, float(self.trust[row]))
+        loaded = tuple(
+            (name, int(column[row])) for name, column in self.loaded.items() if column[row]
+        )
+        worth = float(self.credited[row]) / tokens if loaded else 1.0
+        return Match(tokens, Source.PRECISE, worth, loaded)
 
 
 def matches(
-    precise: Depths,
+    precise: TierDepths,
     predicted: Depths,
     *,
     fresh: Mask,
     trust: Column,
+    prefill_tokens_per_s: Column,
     block_tokens: int,
     prompt_tokens: int,
 ) -> Matches:
     """The better of both, in tokens: leading blocks by the engines' word, and by our predictions.
 
     `fresh`: where a writer was heard lately; blocks of one that fell silent are predictions like
-    ours. `trust`: what a predicted token is worth.
+    ours. `trust`: what a predicted token is worth. `prefill_tokens_per_s`: what computing costs.
     """
-    told = np.minimum(precise * float(block_tokens), prompt_tokens)
+    told = np.minimum(precise.whole * float(block_tokens), prompt_tokens)
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
-    most = np.maximum(told, guessed)
-    held = most > 0.0
+    loaded: dict[str, Column] = {
+        name: blocks * np.float64(block_tokens) for name, blocks in precise.loaded.items()
+    }
+    sure = told
+    for name, tokens in loaded.items():
+        load_tokens_per_s = _LOAD_TOKENS_PER_S * tier_of(name).pace
+        sure = sure - tokens * np.minimum(prefill_tokens_per_s / load_tokens_per_s, 1.0)
+    held = np.maximum(told, guessed) > 0.0
     if np.count_nonzero(told) and not np.logical_and.reduce(fresh):
-        guessed = np.where(fresh, guessed, most)
-        told = np.where(fresh, told, 0.0)
+        guessed = np.where(fresh, guessed, np.maximum(guessed, sure))
+        told, sure = np.where(fresh, told, 0.0), np.where(fresh, sure, 0.0)
     worth = guessed * trust
-    better = told >= worth
+    better = sure >= worth
     return Matches(
         np.where(better, told, guessed),
-        np.maximum(told, worth),
+        np.maximum(sure, worth),
         np.logical_and(better, held).astype(np.float64),
         held,
         trust,
+        loaded,
     )

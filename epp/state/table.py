@@ -155,6 +155,11 @@ class Table:
         """What a predicted token is worth on each of them."""
         return self._trusts
 
+    @property
+    def prefill_speeds(self) -> Column:
+        """Tokens that each of them computes in a second, as observed or usual in the pool."""
+        return self._shown.columns["prefill_tokens_per_s"]
+
     def fresh(self, now: float) -> Mask:
         """Where a writer was heard lately."""
         return now - self._heard <= self._mirror.fresh_s

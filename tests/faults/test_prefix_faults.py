@@ -104,7 +104,7 @@ def test_C01_a_restart_without_any_word_of_it_earns_no_credit(pod: Pod) -> None:
 
 
 def test_C02_clearing_a_million_blocks_is_one_step_and_lookups_go_on() -> None:
-    """`PrefixIndex.clear` retires the slot and `sweep` keeps to its budget."""
+    """`Holders.clear` retires the slot and `sweep` keeps to its budget."""
     index, million = PrefixIndex(1_000_000), 1_000_000
     big, small = life("big"), life("small")
     index.store(big, range(million))
@@ -137,7 +137,7 @@ def test_C03_late_events_of_a_removed_pod_are_dropped_and_counted(index: PrefixI
 
 
 def test_C04_another_pod_at_the_same_place_inherits_nothing(index: PrefixIndex) -> None:
-    """`PrefixIndex.sweep` frees a slot only when its last key is gone."""
+    """`Holders._end_sweep` frees a slot only when all lanes were seen."""
     old = Pod(index, life("uid1"))
     old.tell(stored([1, 2, 3, 4], PROMPT, 64))
     index.clear(old.inc)
@@ -371,7 +371,7 @@ def test_C19_an_orphan_gives_no_credit_and_spares_the_rest_of_its_batch(pod: Pod
 
 
 def test_C22_only_the_candidates_asked_for_are_found(index: PrefixIndex) -> None:
-    """`PrefixIndex.lookup` starts from the bits of the incarnations given."""
+    """`Holders.depths` answers for the slots of the incarnations given."""
     prefill, decoder = Pod(index, life("p1")), Pod(index, life("d1"))
     prefill.tell(stored([1, 2, 3, 4], PROMPT, 64))
     assert index.lookup(keys(PROMPT), [decoder.inc, life("d2")]) == {}
@@ -379,7 +379,7 @@ def test_C22_only_the_candidates_asked_for_are_found(index: PrefixIndex) -> None
 
 
 def test_C23_endless_blocks_reach_a_plateau_everywhere() -> None:
-    """Limits in `PrefixIndex.store`, `PredictedIndex._make_room`, `EngineBlocks._store`."""
+    """Limits in `Holders.store`, `PredictedIndex._make_room`, `EngineBlocks._store`."""
     index, inc = PrefixIndex(500), life("a")
     predicted = PredictedIndex(500, ttl_s=1e9)
     engine = EngineBlocks("m", max_blocks=500)
@@ -396,7 +396,7 @@ def test_C23_endless_blocks_reach_a_plateau_everywhere() -> None:
 
 
 def test_C23_churning_pods_leave_nothing_behind() -> None:
-    """`PrefixIndex.store` sweeps as it goes; `PredictedIndex._clean` does too."""
+    """`Holders.store` sweeps as it goes; `PredictedIndex._clean` does too."""
     index, predicted = PrefixIndex(1000), PredictedIndex(10_000, ttl_s=1e9)
     for at in range(50):
         inc = life("pod", start_ms=at)
@@ -460,11 +460,11 @@ def test_C25_a_failed_request_leaves_no_prediction() -> None:
 
 
 def test_C26_replicas_that_apply_the_same_stream_agree_with_the_engine() -> None:
-    """`PrefixIndex.store` and `remove` pass over what is so already."""
+    """`Holders.store` and `remove` pass over what is so already."""
     engine = EngineBlocks("m")
     inc, replicas = life("a"), (PrefixIndex(1000), PrefixIndex(1000))
     held: set[int] = set()
-    for at in range(10_000):
+    for at in range(2_000):
         name = at * 7919 % 50
         event: Event = removed(name) if name in held else stored([name], [name] * 64, 64)
         held ^= {name}

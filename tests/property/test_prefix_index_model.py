@@ -118,6 +118,12 @@ class IndexMachine(RuleBasedStateMachine):
     def _place(self, tier: str, inc: Incarnation) -> tuple[str, Incarnation]:
         return tier, EVERYBODY if tier == "SHARED" else inc
 
+    def _gives(self, tier: str, inc: Incarnation, keys: list[int], at: int) -> bool:
+        """Whether a tier holds the whole chunk that a block is in."""
+        chunk = 4 if tier == "SHARED" else 1
+        piece = keys[at - at % chunk :][:chunk]
+        return len(piece) == chunk and self.model[self._place(tier, inc)].issuperset(piece)
+
     def _clear(self, inc: Incarnation) -> None:
         for tier in TIERS:
             self.model[tier, inc].clear()
@@ -126,8 +132,8 @@ class IndexMachine(RuleBasedStateMachine):
         """Where an engine finds the beginning of a prompt, block by block."""
         found: Counter[str] = Counter()
         usable = TIERS
-        for key in keys:
-            holding = [tier for tier in usable if key in self.model[self._place(tier, inc)]]
+        for at in range(len(keys)):
+            holding = [tier for tier in usable if self._gives(tier, inc, keys, at)]
             if not holding:
                 break
             found[holding[0]] += 1

@@ -14,7 +14,7 @@ from epp.state.load import LoadBook, LoadReport, LoadRules
 from epp.state.matching import matches
 from epp.state.metrics_page import EngineMetrics
 from epp.state.pool import PoolState
-from epp.state.prefix.index import PrefixIndex
+from epp.state.prefix.index import PrefixIndex, TierDepths
 from epp.state.prefix.predicted import PredictedIndex
 
 POOL = PoolId("p")
@@ -164,10 +164,11 @@ def test_a_match_is_the_same_for_one_endpoint_and_for_all(
     rows: list[tuple[int, int, bool, float]], prompt: int
 ) -> None:
     found = matches(
-        np.array([row[0] for row in rows], np.int64),
+        TierDepths(np.array([row[0] for row in rows], np.int64), {}),
         np.array([row[1] for row in rows], np.int64),
         fresh=np.array([row[2] for row in rows]),
         trust=np.array([row[3] for row in rows]),
+        prefill_tokens_per_s=np.full(len(rows), 8000.0),
         block_tokens=64,
         prompt_tokens=prompt,
     )

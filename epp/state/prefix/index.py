@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import EndpointId, Incarnation, PoolId
+from epp.state.blocks import OWN_BLOCK_TOKENS
 
 from .holders import Holders, Keys, as_keys
 from .keytable import U64
@@ -45,9 +46,12 @@ class PrefixIndex:
     A tier is named as in `records.TierChange`.
     """
 
-    def __init__(self, max_blocks_per_endpoint: int) -> None:
+    def __init__(
+        self, max_blocks_per_endpoint: int, own_block_tokens: int = OWN_BLOCK_TOKENS
+    ) -> None:
         """Blocks beyond so many of one endpoint on one tier are refused; the oldest claims stay."""
         self._limit = max_blocks_per_endpoint
+        self._own_block_tokens = own_block_tokens
         self._gpu = Holders(max_blocks_per_endpoint)
         self._slower: dict[str, Holders] = {}
         """By the name of the tier, those that load faster first."""
@@ -70,6 +74,11 @@ class PrefixIndex:
     def retired_blocks(self) -> int:
         """Blocks that still wait to be swept."""
         return sum(tier.retired for tier in self._all())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of keys and their holders."""
+        return sum(tier.nbytes for tier in self._all())
 
     @property
     def slots(self) -> int:
@@ -148,7 +157,7 @@ class PrefixIndex:
         slower = [(name, holders) for name, holders in self._slower.items() if len(holders)]
         if not slower or not len(incs):
             return TierDepths(gpu, {})
-        return TierDepths(gpu, _loaded(slower, wanted, incs, gpu))
+        return TierDepths(gpu, self._loaded(slower, wanted, incs, gpu))
 
     def sweep(self, budget: int) -> int:
         """Take away up to `budget` retired blocks; returns how many that were."""
@@ -156,6 +165,28 @@ class PrefixIndex:
         for holders in self._all():
             swept += holders.sweep(budget - swept)
         return swept
+
+    def _loaded(
+        self,
+        slower: Sequence[tuple[str, Holders]],
+        keys: U64,
+        incs: tuple[Incarnation, ...],
+        gpu: Depths,
+    ) -> dict[str, Depths]:
+        """How many keys right after those on the GPU come from each of the slower tiers."""
+        first = int(gpu.min())
+        missing = np.arange(first, len(keys))[:, None] >= gpu
+        from_tier: dict[str, NDArray[np.bool_]] = {}
+        for name, holders in slower:
+            tier = tier_of(name)
+            chunk = -(-tier.chunk_tokens // self._own_block_tokens)
+            begin = first - first % chunk
+            held = holders.matrix(keys[begin:], (EVERYBODY,) if tier.shared else incs)
+            from_tier[name] = missing & _whole(held, chunk)[first - begin :]
+            missing &= ~from_tier[name]
+        counted = np.logical_and.accumulate(~missing, axis=0)
+        found = ((name, (here & counted).sum(axis=0)) for name, here in from_tier.items())
+        return {name: blocks for name, blocks in found if blocks.any()}
 
     def _all(self) -> list[Holders]:
         return [self._gpu, *self._slower.values()]
@@ -173,25 +204,15 @@ def _holder(inc: Incarnation, tier: str) -> Incarnation:
     return EVERYBODY if tier_of(tier).shared else inc
 
 
-def _loaded(
-    slower: Sequence[tuple[str, Holders]],
-    keys: U64,
-    incs: tuple[Incarnation, ...],
-    gpu: Depths,
-) -> dict[str, Depths]:
-    """How many keys right after those on the GPU come from each of the slower tiers."""
-    start = int(gpu.min())
-    rest = keys[start:]
-    beyond = np.arange(start, len(keys))[:, None] >= gpu
-    missing = beyond.copy()
-    from_tier: dict[str, NDArray[np.bool_]] = {}
-    for name, holders in slower:
-        asked = (EVERYBODY,) if tier_of(name).shared else incs
-        from_tier[name] = missing & holders.matrix(rest, asked)
-        missing &= ~from_tier[name]
-    counted = np.logical_and.accumulate(~missing, axis=0)
-    found = ((name, (here & counted).sum(axis=0)) for name, here in from_tier.items())
-    return {name: blocks for name, blocks in found if blocks.any()}
+def _whole(held: NDArray[np.bool_], chunk: int) -> NDArray[np.bool_]:
+    """Those in pieces of `chunk` rows that are held altogether."""
+    if chunk == 1:
+        return held
+    full = len(held) - len(held) % chunk
+    pieces = held[:full].reshape(-1, chunk, held.shape[1]).all(axis=1)
+    whole = np.zeros_like(held)
+    whole[:full] = pieces.repeat(chunk, axis=0)
+    return whole
 
 
 def _order(tier: str) -> tuple[float, bool, str]:

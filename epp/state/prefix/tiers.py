@@ -14,6 +14,8 @@ class Tier:
 
     pace: float
     """Tokens that it loads in a second, as a multiple of what the pod's own CPU memory does."""
+    chunk_tokens: int = 1
+    """It gives back whole pieces of so many tokens, counted from the beginning of a prompt."""
     shared: bool = False
     """Every engine of the pool reads what any of them wrote; it outlives whoever wrote it."""
 
@@ -25,11 +27,11 @@ _KNOWN = {
     "DISK": Tier(0.1),
     "CPU_TIER2": Tier(0.1),
     "STORAGE": Tier(0.1),
-    "SHARED": Tier(0.1, shared=True),
-    "SHARED_STORAGE": Tier(0.1, shared=True),
-    "EXTERNAL": Tier(0.1, shared=True),
-    "REMOTE": Tier(0.1, shared=True),
-    "OBJ": Tier(0.05, shared=True),
+    "SHARED": Tier(0.1, 256, shared=True),
+    "SHARED_STORAGE": Tier(0.1, 256, shared=True),
+    "EXTERNAL": Tier(0.1, 256, shared=True),
+    "REMOTE": Tier(0.1, 256, shared=True),
+    "OBJ": Tier(0.05, 256, shared=True),
 }
 _UNKNOWN = Tier(0.02)
 """Somewhere that nobody has told us of: it is slow, and its engine's own."""
