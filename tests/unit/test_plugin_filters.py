@@ -399,3 +399,29 @@ def test_a_filter_of_no_candidates_keeps_none(kind: str) -> None:
         },
     }
     assert kept(kind, [], needed.get(kind), **PROMPT, peer=BUSY[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "idle"),
+    [
+        (
+            "prefix-cache-affinity-filter",
+            "inflight-load predicted-latency prefix-match",
+            "prefixMatchInfoProducerName inFlightLoadProducerName "
+            "latencyPredictionInfoProducerName",
+        ),
+        ("served-model-filter", "served-models", ""),
+        (
+            "slo-headroom-tier-filter",
+            "engine-metrics inflight-load predicted-latency prefix-match tokens",
+            "",
+        ),
+    ],
+)
+def test_a_filter_says_what_it_reads_and_what_does_nothing(
+    kind: str, reads: str, idle: str
+) -> None:
+    found = registry.find(kind)
+    assert found is not None
+    assert found.consumes == set(reads.split())
+    assert set(found.without_effect) == set(idle.split())
