@@ -8,7 +8,7 @@ knows less, but nothing wrong (fault C05).
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from epp.state.blocks import PLAIN, Naming
+from epp.state.blocks import OWN_BLOCK_TOKENS, PLAIN, Naming
 from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries
 from epp.state.events import DecodeError, Frame, decode
@@ -43,11 +43,13 @@ class CacheMirror:
         naming: Naming = PLAIN,
         replays: bool = False,
         rank: int | None = None,
+        own_block_tokens: int = OWN_BLOCK_TOKENS,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`rank`: the data parallel rank whose cache this is; None takes the first that speaks."""
         self._changed = changed
         self._naming = naming
+        self._own_block_tokens = own_block_tokens
         self._asked_rank = self._rank = rank
         self._blocks: EngineBlocks | None = None
         self._sequencer = Sequencer(replays=replays, clock=clock)
@@ -91,7 +93,7 @@ class CacheMirror:
         if self._blocks is not None:
             self._memory = None
             self._sequencer.forget()
-        self._blocks = EngineBlocks(model, naming=self._naming)
+        self._blocks = EngineBlocks(model, self._own_block_tokens, naming=self._naming)
         self._changed(Delta(reset=True, stored=(), removed=()))
 
     def present(self) -> list[int]:

@@ -33,7 +33,7 @@ def test_no_two_parts_share_a_port(engines: int) -> None:
         auto_ports(engines, rng),
     ):
         used = numbers(ports)
-        assert len(set(used)) == len(used) == 8 + 5 * engines
+        assert len(set(used)) == len(used) == 8 + 6 * engines
 
 
 def test_a_shifted_fleet_stays_within_its_span() -> None:
@@ -88,7 +88,7 @@ def test_a_long_list_of_taken_ports_is_cut() -> None:
     ports = auto_ports(2, random.Random(5))
     servers = [socket.create_server((HOST, port)) for port in numbers(ports)]
     try:
-        with pytest.raises(LocalError, match="and 13 more"):
+        with pytest.raises(LocalError, match="and 15 more"):
             require_free(ports, redis=True)
     finally:
         for server in servers:

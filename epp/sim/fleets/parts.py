@@ -182,6 +182,7 @@ class Parts:
             port=ports.engines[index],
             role=member.role,
             kv_events=self._kv_events(index),
+            kv_replay=self._kv_replay(index),
             side_channel_port=ports.side_channels[index],
             lease_s=LEASE_S["vllm"],
         )
@@ -212,7 +213,7 @@ class Parts:
             *("--settle", "0", "--grace", "2", "--log-format", "text"),
         ]
         if self.settings.kind == "vllm":
-            flags.append("--kv-events-bind")
+            flags += ["--kv-events-bind", "--kv-replay", self._kv_replay(index)]
         if member.role is not Role.UNLABELLED:
             flags += ["--endpoints-file", str(self.endpoints_file)]
             flags += [
@@ -245,6 +246,9 @@ class Parts:
             shape=settings.envoy,
         )
         return envoy_part("envoy", config, self.run_dir, self.scratch)
+
+    def _kv_replay(self, index: int) -> str:
+        return f"tcp://{HOST}:{self.settings.ports.kv_replays[index]}"
 
     def _kv_events(self, index: int) -> str:
         return f"tcp://{HOST}:{self.settings.ports.kv_events[index]}"

@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 MAX_ENGINES = 64
 """The default ranges are a hundred apart, and a laptop has no use for more."""
 LOWEST_BASE = 1024
-SPAN = 600
+SPAN = 700
 """Ports that `shifted_ports` uses above its base."""
 
 _AUTO_LOWEST = 15_000
@@ -36,6 +36,8 @@ class Ports:
     sidecar_metrics: tuple[int, ...]
     engines: tuple[int, ...]
     kv_events: tuple[int, ...]
+    kv_replays: tuple[int, ...]
+    """Where real engines say KV events again."""
     side_channels: tuple[int, ...]
     """Where other engines ask for KV."""
 
@@ -57,6 +59,8 @@ class Ports:
             yield f"engine-{index}", port
         for index, port in enumerate(self.kv_events):
             yield f"the KV events of engine-{index}", port
+        for index, port in enumerate(self.kv_replays):
+            yield f"the replays of engine-{index}", port
         for index, port in enumerate(self.side_channels):
             yield f"the side channel of engine-{index}", port
 
@@ -88,6 +92,7 @@ def default_ports(engines: int) -> Ports:
         engines=_run(8200, count),
         kv_events=_run(5570, count),
         side_channels=_run(5670, count),
+        kv_replays=_run(5770, count),
     )
 
 
@@ -111,6 +116,7 @@ def shifted_ports(engines: int, base: int) -> Ports:
         sidecar_metrics=_run(base + 300, count),
         kv_events=_run(base + 400, count),
         side_channels=_run(base + 500, count),
+        kv_replays=_run(base + 600, count),
     )
 
 
@@ -121,8 +127,8 @@ def auto_ports(engines: int, rng: random.Random) -> Ports:
     Raises LocalError when the machine has too few free ports.
     """
     count = _bounded(engines)
-    free = free_ports(8 + 5 * count, rng)
-    runs = [tuple(free[8 + i * count : 8 + (i + 1) * count]) for i in range(5)]
+    free = free_ports(8 + 6 * count, rng)
+    runs = [tuple(free[8 + i * count : 8 + (i + 1) * count]) for i in range(6)]
     return Ports(
         gateway=free[0],
         envoy_admin=free[1],
@@ -137,6 +143,7 @@ def auto_ports(engines: int, rng: random.Random) -> Ports:
         engines=runs[2],
         kv_events=runs[3],
         side_channels=runs[4],
+        kv_replays=runs[5],
     )
 
 

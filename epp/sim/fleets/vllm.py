@@ -97,6 +97,7 @@ class Server:
     port: int
     role: Role = Role.UNLABELLED
     kv_events: str
+    kv_replay: str
     side_channel_port: int
     lease_s: int
     """`kv_lease_duration`."""
@@ -114,7 +115,12 @@ class Server:
             "--seed": "0",
             "--distributed-executor-backend": "uni",
             "--kv-events-config": json.dumps(
-                {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.kv_events}
+                {
+                    "enable_kv_cache_events": True,
+                    "publisher": "zmq",
+                    "endpoint": self.kv_events,
+                    "replay_endpoint": self.kv_replay,
+                }
             ),
         }
         if self.role in _ROLES:
