@@ -75,6 +75,7 @@ PARTS = {
             "tests/unit/test_served_models.py",
             "tests/unit/test_latency_plugins.py",
             "tests/unit/test_plugin_filters.py",
+            "tests/conformance/test_plugins_page.py",
         ),
     ),
     "framework": Part(

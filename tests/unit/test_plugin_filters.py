@@ -166,6 +166,10 @@ def test_the_warm_stay_from_the_threshold_on() -> None:
     assert kept("prefix-cache-affinity-filter", pool, **PROMPT) == ["at"]
     half = {"affinityThreshold": 0.5}
     assert kept("prefix-cache-affinity-filter", pool, half, **PROMPT) == ["at", "below"]
+    whole = [_warm("all", 640), _warm("most", 639)]
+    assert kept("prefix-cache-affinity-filter", whole, {"affinityThreshold": 1}, **PROMPT) == [
+        "all"
+    ]
 
 
 @pytest.mark.parametrize(
