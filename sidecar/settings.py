@@ -189,6 +189,13 @@ class SidecarSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _ranks_have_ports(self) -> Self:
+        ipc = [one for one in (self.kv_events, self.kv_replay) if one and one.startswith("ipc://")]
+        if self.dp_rank and ipc:
+            raise ValueError(f"dp_rank counts ports up, and {ipc[0]} has none")
+        return self
+
+    @model_validator(mode="after")
     def _engine_can_be_read(self) -> Self:
         _ = self.engine_names
         return self
