@@ -12,12 +12,13 @@ import zmq.asyncio
 from epp.errors import EppError
 
 from .events import MAX_PAYLOAD, DecodeError, Frame, split_reply
-from .subscriber import BREATH
 
 IDLE_S = 2.0
 """Longest silence between two messages of a replay."""
 WHOLE_S = 120.0
 """Longest replay."""
+BREATH = 8
+"""Messages after which other tasks get their turn: a whole cache comes at once, in large batches."""
 MAX_MESSAGES = 200_000
 """Of one replay; vLLM keeps 10,000."""
 
