@@ -18,7 +18,7 @@ IDLE_S = 2.0
 WHOLE_S = 120.0
 """Longest replay."""
 BREATH = 8
-"""Messages after which other tasks get their turn: a whole cache comes at once, in large batches."""
+"""Messages after which other tasks get their turn: a whole cache comes at once."""
 MAX_MESSAGES = 200_000
 """Of one replay; vLLM keeps 10,000."""
 
