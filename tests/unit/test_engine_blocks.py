@@ -10,6 +10,7 @@ from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import EngineBlocks
 from epp.state.engine_tier import MAX_GROUPS
 from epp.state.events import decode
+from epp.state.records import MAX_TIER_NAME, MAX_TIERS, TierChange
 from tests.fakes.kv_publisher import CLEARED, removed, stored
 
 DATA = Path(__file__).parent.parent / "data" / "kv_events"
@@ -201,3 +202,50 @@ def test_many_continuations_of_one_partial_block_follow_it_in_and_out() -> None:
     for at in range(1, 200):
         engine.apply([removed(at)])
     assert engine.present() == []
+
+
+def test_tiers_beyond_the_limit_and_of_endless_names_are_ignored() -> None:
+    engine = EngineBlocks("m")
+    for tier in ("GPU", *(f"T{at}" for at in range(MAX_TIERS + 2))):
+        engine.apply([stored([1], PROMPT[:64], 64, medium=tier)])
+    assert len(engine.tiers_present()) == MAX_TIERS
+    assert engine.ignored == 2
+    other = EngineBlocks("m")
+    other.apply([stored([1], PROMPT[:64], 64, medium="x" * (MAX_TIER_NAME + 1))])
+    assert (other.ignored, other.tiers_present()) == (1, {})
+
+
+def test_a_slower_tier_that_is_full_takes_no_more_and_forgets_nothing() -> None:
+    engine = EngineBlocks("m", max_blocks=2)
+    engine.apply([stored([1, 2], PROMPT[:128], 64)])
+    delta = engine.apply([stored([1, 2, 3], PROMPT[:192], 64, medium="cpu")])
+    assert delta.tiers == (TierChange("CPU", keys(PROMPT[:128])),)
+    assert not delta.reset
+    assert engine.overflows == 1
+    assert engine.apply([removed(1, medium="CPU")]).tiers == (
+        TierChange("CPU", (), keys(PROMPT[:64])),
+    )
+
+
+def test_orphans_beyond_the_limit_are_dropped_and_counted() -> None:
+    engine = EngineBlocks("m", max_orphans=2)
+    engine.apply([stored([2, 3, 4], PROMPT[64:256], 64, parent=1)])
+    assert (engine.waiting, engine.orphans, engine.dropped_orphans) == (2, 3, 1)
+    delta = engine.apply([stored([1], PROMPT[:64], 64)])
+    assert set(delta.stored) == set(keys(PROMPT[:192]))
+    assert engine.waiting == 0
+    with pytest.raises(ValueError, match="must be positive"):
+        EngineBlocks("m", max_orphans=0)
+
+
+def test_a_parent_on_a_slower_tier_is_gone_on_from_but_earns_the_gpu_nothing() -> None:
+    engine = EngineBlocks("m")
+    whole = keys(PROMPT[:128])
+    engine.apply([stored([1, 2], PROMPT[:64], 32), stored([1, 2], [], 0, medium="CPU")])
+    engine.apply([removed(2)])
+    delta = engine.apply([stored([3, 4], PROMPT[64:128], 32, parent=2)])
+    assert delta.stored == whole[1:]
+    assert engine.tiers_present() == {"CPU": whole[:1]}
+    engine.apply([removed(1, 3, 4), removed(1, medium="CPU")])
+    assert engine.apply([stored([3], PROMPT[64:96], 32, parent=2)]).empty
+    assert engine.apply([stored([4], PROMPT[96:128], 32, parent=3)]).stored == whole[1:]
