@@ -120,7 +120,7 @@ class AnswerReader:
         self._reason += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))
+        self._fields.append((name, value.rstrip(b" \t")))
         if len(self._fields) > self._limits.max_headers:
             raise _Refusal
 

@@ -155,7 +155,7 @@ class RequestReader:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))
+        self._fields.append((name, value.rstrip(b" \t")))
         if len(self._fields) > self._limits.max_headers:
             self._refuse(self._unreadable())
 
