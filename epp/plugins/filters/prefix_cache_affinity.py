@@ -81,11 +81,9 @@ class PrefixCacheAffinity:
 
     def keep(self, request: Request, candidates: Candidates, /) -> Mask:
         everybody = np.ones(len(candidates), dtype=np.bool_)
-        total = request.blocks * request.block_size
-        if len(candidates) < 2 or total <= 0 or self.affinity_threshold <= 0.0:
-            return everybody
         if self._explores(request):
             return everybody
+        total = request.blocks * request.block_size
         warm: Mask = candidates.column("credited_tokens") >= self.affinity_threshold * total
         if not warm.any() or warm.all():
             return everybody
