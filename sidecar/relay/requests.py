@@ -81,14 +81,15 @@ class RequestReader:
         "_broken",
         "_dead",
         "_events",
+        "_fed",
         "_fields",
         "_in_body",
         "_keep_alive",
         "_left",
         "_limits",
+        "_overhead",
         "_parser",
         "_target",
-        "_wire",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -100,8 +101,9 @@ class RequestReader:
         self._in_body = False
         self._keep_alive = True
         self._left = 0
-        self._wire = 0  # bytes since the message began
-        self._body = 0  # bytes of them that are data
+        self._overhead = 0  # bytes of the message that are no data
+        self._body = 0  # bytes that are
+        self._fed = 0  # bytes of data among those that are being read
         self._broken: Refused | None = None
         self._dead = False
 
@@ -121,6 +123,7 @@ class RequestReader:
             return []
         events: list[Event] = []
         self._events = events
+        self._fed = 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -130,7 +133,8 @@ class RequestReader:
                 self._dead = True
                 events.append(Broken(self._broken or self._unreadable()))
             return events
-        self._wire += len(data)
+        # What framed earlier messages in the same bytes counts as well: it is little.
+        self._overhead += len(data) - self._fed
         if self._too_long():
             self._dead = True
             events.append(Broken(self._unreadable()))
@@ -141,7 +145,7 @@ class RequestReader:
 
     def _too_long(self) -> bool:
         most = HEAD_FIELDS * self._limits.max_header_bytes
-        return self._wire - self._body > most + OVERHEAD * self._body
+        return self._overhead > most + OVERHEAD * self._body
 
     # --- httptools' callbacks
 
@@ -149,7 +153,7 @@ class RequestReader:
         self._fields = []
         self._target = b""
         self._in_body = False
-        self._wire = self._body = self._left = 0
+        self._overhead = self._body = self._left = 0
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -174,6 +178,7 @@ class RequestReader:
 
     def on_body(self, data: bytes) -> None:
         self._body += len(data)
+        self._fed += len(data)
         if self._left:
             self._left -= len(data)
         self._events.append(data)
@@ -182,7 +187,7 @@ class RequestReader:
         self._in_body = False
         self._target = b""
         self._fields = []
-        self._wire = self._body = self._left = 0
+        self._overhead = self._body = self._left = 0
         self._events.append(END)
         self._dead = not self._keep_alive
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from epp.request.apis import catalog, encodings, rewrite
 from epp.request.exchange import Arrival
 from epp.request.intake import answer_head, header_map, served_endpoint, subset_hint
 from epp.request.subset import allowed
+from sidecar.proxy import Limits
+from sidecar.relay.answers import AnswerReader, Garbled
+from sidecar.relay.requests import Broken, RequestReader
 from tests.fakes import calls
 from tests.fakes import extproc_messages as envoy
 from tests.fuzz.hunt import Target
@@ -50,6 +53,20 @@ BODIES = [
         {"text": ["a", "bc"], "image_data": "i", "lora_path": "l"},
     )
 ] + [b'{"model":"\\ud800","prompt":"x"}', b"[]", b'{"model":5}', b"\xef\xbb\xbf{}"]
+
+LIMITS = Limits(max_header_bytes=512, max_headers=8)
+MESSAGES = [
+    b"\x07POST /x?y HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    b"GET / HTTP/1.1\r\nHost: y\r\n\r\n",
+    b"\x03POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"2;a=b\r\n{}\r\n0\r\nX: 1\r\n\r\n",
+    b"\xffGET / HTTP/1.1\r\nHost: x\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\n\r\n",
+    b"\x05GET / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n",
+    b"\x09HTTP/1.1 103 E\r\nLink: <x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    b"\x02HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: 1\r\n\r\n",
+    b"\x40HTTP/1.1 200 OK\r\n\r\nuntil the end",
+    b"\x40HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+]
 
 
 def _recorded(name: str, member: str) -> list[bytes]:
@@ -201,7 +218,35 @@ def headers(data: bytes) -> None:
         assert all(text.isascii() for text in (said.model, said.objective, said.fairness_id))
 
 
+def relayed(data: bytes) -> None:
+    """Requests and answers as the sidecar's relay reads them: the same however they are cut."""
+    size, data = 1 + (data[0] if data else 0), data[1:]
+    for make in (lambda: RequestReader(LIMITS), lambda: AnswerReader(LIMITS, method="GET")):
+        whole, cut = make(), make()
+        at_once = _told(whole.feed(data))
+        in_pieces = _told(
+            [one for at in range(0, len(data), size) for one in cut.feed(data[at : at + size])]
+        )
+        assert in_pieces[: len(at_once)] == at_once[: len(in_pieces)]
+
+
+def _told(events: Iterable[object]) -> list[object]:
+    """What a reader told, with neighbouring data joined, up to the first message that breaks."""
+    told: list[object] = []
+    for event in events:
+        if isinstance(event, Broken | Garbled):
+            break
+        if isinstance(event, bytes) and told and isinstance(told[-1], bytes):
+            told[-1] += event
+        else:
+            told.append(event)
+    if told and isinstance(told[-1], bytes):
+        told.pop()  # of a body that is not whole, more or less may have come
+    return told
+
+
 PARSERS = [
+    Target("relay", relayed, MESSAGES, ("sidecar/relay/requests.py", "sidecar/relay/answers.py")),
     *_apis(),
     Target(
         "encodings",

@@ -361,3 +361,23 @@ def test_h11_reads_what_we_write_to_clients() -> None:
         (message,) = h11_of_answer([head + wire], method).messages
         assert message.whole
         assert message.body == (b"" if frame is Frame.NONE else body)
+
+
+def test_a_long_body_is_no_overhead_however_its_bytes_come() -> None:
+    body = b"x" * 700_000
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    data = head + body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
+    for size in (1 << 14, 1 << 18, len(data)):
+        read = ours_of_requests([data[at : at + size] for at in range(0, len(data), size)])
+        assert not read.broken
+        assert [len(message.body) for message in read.messages] == [700_000, 0]
+
+
+def test_chunks_that_are_hardly_anything_but_framing_are_refused() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    padded = b"1;" + b"x" * 4000 + b"\r\na\r\n"
+    assert ours_of_requests([head, *[padded] * 100]).broken
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert ours_of_answer([answer, *[padded] * 100], "GET").broken
+    fine = b"1\r\na\r\n"
+    assert not ours_of_requests([head, *[fine] * 100_000]).broken
