@@ -41,6 +41,11 @@ class Metrics:
         self.pool_members = declared.gauge(
             "pool_members", "Members in the endpoints file: who may prefill for us."
         )
+        self.connections = declared.gauge("connections", "Connections of clients at present.")
+        self.connections_refused = declared.gauge(
+            "connections_refused", "Connections of clients that were closed at once, for there "
+            "were as many as may be.",
+        )  # fmt: skip
         self.repeats = declared.gauge(
             "repeated_requests", "Requests sent a second time because a reused connection to the "
             "engine turned out dead.",

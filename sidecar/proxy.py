@@ -88,6 +88,10 @@ class Relay(Protocol):
     def connections(self) -> int:
         """Connections of clients at present."""
 
+    @property
+    def refused(self) -> int:
+        """Connections that found no room."""
+
     async def close(self) -> None:
         """Stop listening and cut what is still in flight."""
 

@@ -19,6 +19,7 @@ class AiohttpRelay:
         self._listen = listen
         self._service = service
         self._runners: list[web.ServerRunner] = []
+        self.refused = 0  # aiohttp's server has no bound
         self.leg_port: int | None = None
         """Where legs are taken besides; known once it runs."""
 
