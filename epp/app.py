@@ -34,6 +34,7 @@ QUIET_S = 2.0
 """Gateways that open no stream for so long have noticed that we are leaving, or never came."""
 NOTICE_S = 5.0
 """How long new streams are served at most while gateways notice: two or three of their checks."""
+WARM_POLL_S = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -66,16 +67,27 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with _parts(picker, alone=place is None) as (shell, ports):
-        picker.health.ready = True
         bound = {name: getattr(ports, name) for name in Ports.__slots__}
         if place is None:
             log.info("serving", **bound)
         else:
             log.info("worker serves", worker=place.number, **bound)
         started(ports)
+        await _warmed(picker, stop)
+        picker.health.ready = True
         await stop.wait()
         await _leave(picker.health, shell, settings.drain_timeout_s)
     log.info("stopped")
+
+
+async def _warmed(picker: Picker, stop: asyncio.Event) -> None:
+    """Until what the log knew before us has been read; not for longer than the settings say."""
+    until = clock() + picker.settings.warm_timeout_s
+    while not picker.ways.reader.warm and not stop.is_set():
+        if clock() > until:
+            log.warning("ready with a cold index: the log could not be read in time")
+            return
+        await asyncio.sleep(WARM_POLL_S)
 
 
 async def _leave(health: Health, shell: transport.ExtProcServer, drain_s: float) -> None:
@@ -116,13 +128,14 @@ async def _parts(
         )
         for work in (
             picker.follow_file,
-            picker.follow_log,
             picker.tick,
             picker.look,
             picker.scraper.run,
             picker.model_pages.run,
         ):
             tasks.create_task(work())
+        for stream in picker.ways.reader.streams:
+            tasks.create_task(picker.follow_log(stream))
         for part in (picker.reload, picker.objectives_reload, picker.sharing):
             if part is not None:
                 tasks.create_task(part.run())

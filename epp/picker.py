@@ -37,6 +37,7 @@ from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
 from epp.state.scrape import Scraper, ScrapeSettings
 from epp.state.sharing import Sharing
+from epp.state.store import Stream
 from epp.stores import Place, ways
 
 TICK_S = 0.1
@@ -104,6 +105,7 @@ class Picker:
             settings,
             place,
             name=self.name,
+            members=lambda: [member.id for member in self.pool.endpoints],
             is_member=lambda endpoint: endpoint in self.pool.endpoints,
             clock=clock,
             chance=self.chance,
@@ -219,16 +221,18 @@ class Picker:
                     changed=len(changes.changed),
                 )
 
-    async def follow_log(self) -> None:
-        """Apply what writers append."""
-        async for batch in self.ways.reader.records():
+    async def follow_log(self, stream: Stream) -> None:
+        """Apply what writers append, and read again what is missing."""
+        async for records in stream.records():
             since = clock()
-            for record in batch.records:
+            for record in records:
                 now = clock()
                 if now - since > APPLY_AT_ONCE_S:
                     await asyncio.sleep(0)
                     since = now = clock()
                 self.pool.apply(record, now)
+            for endpoint in self.pool.lost(clock()):
+                self.ways.reader.stream_of(endpoint).reread([endpoint])
 
     async def look(self) -> None:
         """Notice what is wrong though no request fails."""
@@ -238,7 +242,7 @@ class Picker:
 
     async def tick(self) -> None:
         while True:
-            self.pool.tick(clock())
+            self.pool.tick(clock(), listening_since=self.ways.reader.listening_since)
             await asyncio.sleep(TICK_S)
 
 

@@ -1,6 +1,6 @@
 """A replica's ways to the shared log and to its fellow replicas, by its settings and its place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +13,8 @@ from epp.state.mates.link import Link
 from epp.state.store import Reader, SumsBoard
 from epp.state.store.board import RedisBoard
 from epp.state.store.memory import StateServer
-from epp.state.store.redis import RedisReader, redis_client
+from epp.state.store.place import read_access
+from epp.state.store.redis_reader import RedisReader
 
 BOARD_CALL_S = 0.5
 """A word with other replicas takes no longer: it is said again within the lease."""
@@ -69,22 +70,26 @@ def ways(
     place: Place | None,
     *,
     name: str,
+    members: Callable[[], Iterable[EndpointId]],
     is_member: Callable[[EndpointId], bool],
     clock: Callable[[], float],
     chance: Random,
 ) -> Ways:
     """Nothing is opened yet. `name`: of this life of this replica.
 
-    Raises ConfigError for a token that cannot be read.
+    Raises ConfigError for a token or an URL that cannot be read.
     """
     if settings.store == "redis":
         assert settings.redis_url is not None
-        pool, url = PoolId(settings.pool_name), settings.redis_url
+        pool = PoolId(settings.pool_name)
+        access = read_access(
+            settings.redis_url,
+            password_file=settings.redis_password_file,
+            ca_file=settings.redis_ca_file,
+        )
         return Ways(
-            reader=RedisReader(url, pool),
-            board=RedisBoard(
-                redis_client(url, None, BOARD_CALL_S), pool, name, call_s=BOARD_CALL_S
-            ),
+            reader=RedisReader(access, pool, members=members, streams=settings.redis_streams),
+            board=RedisBoard(access, pool, name, call_s=BOARD_CALL_S),
         )
     if place is not None and place.number > 0:
         link = Link(place.socket, clock=clock, rng=chance)

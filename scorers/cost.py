@@ -22,6 +22,11 @@ Parameters:
   who come next and wait for it.
 - `slowest` (8; at least 1): how many times slower than the fastest candidate an endpoint with
   nothing to do may look.
+- `alike` (1.5; at least 1): measured speeds count as the middle one of all candidates as far as
+  they differ from it by no more than this factor.
+- `twinShare` (1.2; at least 1): an endpoint that was given more than this many times its even share
+  of equal requests within the last seconds has nothing of holding their prompt.
+- `fewTwins` (8; at least 1): as long as it was given no more of them than this, it has.
 
 Formula: `1 / (1 + seconds / scaleSeconds)`. What is not known of an engine counts as at the busiest
 candidate.

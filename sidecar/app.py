@@ -109,6 +109,9 @@ class Sidecar:
                 settings.state_url,
                 settings.pool_id,
                 token.get_secret_value() if token is not None else None,
+                password_file=settings.state_password_file,
+                ca_file=settings.state_ca_file,
+                streams=settings.state_streams,
             )
         )
         self.metrics = Metrics()
@@ -129,6 +132,8 @@ class Sidecar:
             clocks=Clocks(monotonic_s=clock, wall_s=lambda: wall_ms() / 1000),
         )
         self._following: Following | None = None
+        self._recalled = asyncio.Event()
+        """Whether an earlier sidecar left a memory of the engine's life is known."""
         self._observe_live_numbers()
         self.port = settings.port
         """Of the proxy; known once it runs."""
@@ -199,6 +204,9 @@ class Sidecar:
             EndpointId(settings.pool_id, settings.name, self.port),
             settings,
             outbox=self.reporter.outbox,
+            kept=self.reporter.kept,
+            resume=self.reporter.resume,
+            recalled=self._recalled,
             status=self.reporter.status,
             start_ms=self.reporter.start_ms,
             open_writer=self._open_log,
@@ -208,9 +216,10 @@ class Sidecar:
         )
 
     async def _follow(self) -> None:
-        """Take KV events. Until the model is known they wait in the socket's own queue."""
+        """Take KV events. Until the model is known, and what an earlier sidecar knew of this life,
+        they wait in the socket's own queue."""
         self._following = following_of(self._settings, self.reporter)
-        await self._following.run(self.engine.model_known)
+        await self._following.run(self.engine.model_known, self._recalled)
 
     async def _follow_members(self) -> None:
         """Keep the guard's list of members as the endpoints file says it."""
@@ -265,7 +274,6 @@ class Sidecar:
         metrics.event_replays_failed.set_function(failed_replays)
         metrics.event_held.set_function(lambda: mirror.held)
         metrics.event_other_ranks.set_function(lambda: counts.other_ranks)
-        metrics.resets.set_function(lambda: outbox.resets)
         metrics.dropped_reports.set_function(lambda: outbox.dropped)
 
     @asynccontextmanager

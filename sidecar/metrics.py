@@ -100,7 +100,7 @@ class Metrics:
         self.claims = declared.counter("claims", "Claims of a life of the engine.")
         self.fenced = declared.counter("fenced", "Times that another writer took over.")
         self.store_failures = declared.counter("store_failures", "Claims and appends that failed.")
-        self.resets = declared.gauge("full_states", "Full states that were begun.")
+        self.snapshots = declared.counter("snapshots", "Snapshots in the log.")
         self.dropped_reports = declared.gauge(
             "dropped_reports", "First tokens and ends of requests lost while the log was away."
         )

@@ -18,7 +18,10 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
 
-STATE_SCHEMES = ("tcp", "redis", "rediss")
+STATE_SCHEMES = (
+    "tcp",
+    *(f"redis{tls}{kind}" for tls in ("", "s") for kind in ("", "+sentinel", "+cluster")),
+)
 
 
 class SidecarSettings(BaseModel):
@@ -52,9 +55,15 @@ class SidecarSettings(BaseModel):
     request_usage: bool = True
     """Ask the engine for the usage of streams whose clients did not, and keep it from them."""
     state_url: str = "tcp://127.0.0.1:9004"
-    """Where state goes: `tcp://` a picker's state port, or `redis://`, `rediss://`."""
+    """Where state goes: `tcp://` a picker's state port, or `redis://` and its kin."""
     state_token: SecretStr | None = None
-    """Shared secret of the picker's state port."""
+    """Shared secret of the picker's state port, or the password of a Redis."""
+    state_password_file: Path | None = None
+    """File with the password of a Redis, read again for every connection."""
+    state_ca_file: Path | None = None
+    """Certificates of who signs that of a `rediss://` server; None: whom the system trusts."""
+    state_streams: Annotated[int, Field(ge=1, le=64)] = 1
+    """Streams that the pool's log has in Redis; the pickers must be told the same."""
     kv_events: str | None = None
     """ZeroMQ endpoint of the engine's KV events; None publishes load only."""
     kv_events_bind: bool = False
@@ -100,8 +109,10 @@ class SidecarSettings(BaseModel):
     """Shortest time between two records."""
     heartbeat_ms: Annotated[float, Field(ge=10, le=60_000)] = 500
     """Longest time between two records; a picker calls a report stale after 2 s."""
-    restate_s: Seconds = 25.0
-    """Time between full states in Redis, whose log holds 60 s: a picker that starts reads one."""
+    snapshot_s: Seconds = 20.0
+    """Longest time between two snapshots, from which pickers and a restarted sidecar go on."""
+    snapshot_timeout_s: Seconds = 10.0
+    """How long the store may take for one of them, which may have megabytes."""
     append_timeout_s: Seconds = 2.0
     """How long the store may take for one record before it counts as away."""
 
@@ -158,11 +169,6 @@ class SidecarSettings(BaseModel):
                 )
             settings[known[name]] = value
         return described(BUILT_IN[self.engine_type], settings)
-
-    @property
-    def log_outlives_readers(self) -> bool:
-        """Whether a picker may begin to read in the middle of our sequence."""
-        return not self.state_url.startswith("tcp://")
 
     @property
     def handoff_policy(self) -> HandoffPolicy:

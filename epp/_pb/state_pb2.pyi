@@ -31,22 +31,20 @@ class TierDelta(_message.Message):
     def __init__(self, tier: _Optional[str] = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BlockDelta(_message.Message):
-    __slots__ = ("reset", "stored", "removed", "own_block_tokens", "scheme", "restated", "tiers")
+    __slots__ = ("reset", "stored", "removed", "own_block_tokens", "scheme", "tiers")
     RESET_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OWN_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
-    RESTATED_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     reset: bool
     stored: _containers.RepeatedScalarFieldContainer[int]
     removed: _containers.RepeatedScalarFieldContainer[int]
     own_block_tokens: int
     scheme: int
-    restated: bool
     tiers: _containers.RepeatedCompositeFieldContainer[TierDelta]
-    def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., restated: bool = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
+    def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora")
@@ -110,8 +108,16 @@ class Done(_message.Message):
     duration_s: float
     def __init__(self, decision_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., status: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., ttft_s: _Optional[float] = ..., predicted_cached_tokens: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
+class Part(_message.Message):
+    __slots__ = ("index", "of")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    of: int
+    def __init__(self, index: _Optional[int] = ..., of: _Optional[int] = ...) -> None: ...
+
 class Record(_message.Message):
-    __slots__ = ("version", "endpoint", "incarnation", "nonce", "seq", "blocks", "load", "first_tokens", "done")
+    __slots__ = ("version", "endpoint", "incarnation", "nonce", "seq", "blocks", "load", "first_tokens", "done", "part")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +127,7 @@ class Record(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     version: int
     endpoint: str
     incarnation: int
@@ -130,7 +137,8 @@ class Record(_message.Message):
     load: Load
     first_tokens: _containers.RepeatedCompositeFieldContainer[FirstToken]
     done: _containers.RepeatedCompositeFieldContainer[Done]
-    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[int] = ..., seq: _Optional[int] = ..., blocks: _Optional[_Union[BlockDelta, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ...) -> None: ...
+    part: Part
+    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[int] = ..., seq: _Optional[int] = ..., blocks: _Optional[_Union[BlockDelta, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class ReplicaSums(_message.Message):
     __slots__ = ("version", "replica", "sums")
@@ -157,48 +165,50 @@ class ReplicaSums(_message.Message):
     sums: _containers.RepeatedCompositeFieldContainer[ReplicaSums.Sum]
     def __init__(self, version: _Optional[int] = ..., replica: _Optional[str] = ..., sums: _Optional[_Iterable[_Union[ReplicaSums.Sum, _Mapping]]] = ...) -> None: ...
 
-class Snapshot(_message.Message):
-    __slots__ = ("version", "endpoint", "incarnation", "seq", "engine_seq", "engine_hashes", "own_keys", "references", "own_block_tokens", "scheme")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    SEQ_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_SEQ_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_HASHES_FIELD_NUMBER: _ClassVar[int]
-    OWN_KEYS_FIELD_NUMBER: _ClassVar[int]
-    REFERENCES_FIELD_NUMBER: _ClassVar[int]
-    OWN_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    SCHEME_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    endpoint: str
-    incarnation: int
-    seq: int
-    engine_seq: int
-    engine_hashes: _containers.RepeatedScalarFieldContainer[bytes]
-    own_keys: _containers.RepeatedScalarFieldContainer[int]
-    references: _containers.RepeatedScalarFieldContainer[int]
-    own_block_tokens: int
-    scheme: int
-    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., engine_seq: _Optional[int] = ..., engine_hashes: _Optional[_Iterable[bytes]] = ..., own_keys: _Optional[_Iterable[int]] = ..., references: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ...) -> None: ...
-
 class Hello(_message.Message):
-    __slots__ = ("version", "endpoint", "token", "incarnation", "nonce")
+    __slots__ = ("version", "endpoint", "token", "incarnation", "nonce", "recall")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     version: int
     endpoint: str
     token: str
     incarnation: int
     nonce: int
-    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., token: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+    recall: bool
+    def __init__(self, version: _Optional[int] = ..., endpoint: _Optional[str] = ..., token: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[int] = ..., recall: bool = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("version", "refused")
+    __slots__ = ("version", "refused", "writers", "memory", "more")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     version: int
     refused: str
-    def __init__(self, version: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
+    writers: int
+    memory: bytes
+    more: bool
+    def __init__(self, version: _Optional[int] = ..., refused: _Optional[str] = ..., writers: _Optional[int] = ..., memory: _Optional[bytes] = ..., more: bool = ...) -> None: ...
+
+class Said(_message.Message):
+    __slots__ = ("record", "memory")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    memory: Memory
+    def __init__(self, record: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
+
+class Memory(_message.Message):
+    __slots__ = ("piece", "index", "last")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    piece: bytes
+    index: int
+    last: bool
+    def __init__(self, piece: _Optional[bytes] = ..., index: _Optional[int] = ..., last: bool = ...) -> None: ...

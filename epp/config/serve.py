@@ -100,8 +100,29 @@ class ServeSettings(BaseModel):
     )
     redis_url: Annotated[str | None, Env("EPP_REDIS_URL")] = Field(
         None,
-        description="redis://[user:password@]host:port/db; the variable keeps a password off the "
-        "command line.",
+        description="redis://[user:password@]host:port/db, rediss:// with TLS, redis+sentinel://"
+        "host:port,host:port/service or redis+cluster://host:port,host:port; the variable keeps a "
+        "password off the command line.",
+    )
+    redis_password_file: Path | None = Field(
+        None, description="File with the password, read again for every connection."
+    )
+    redis_ca_file: Path | None = Field(
+        None,
+        description="Certificates of who signs that of a rediss:// server; default: the system's.",
+    )
+    redis_streams: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Streams that the pool's log has, one for each 256 endpoints or so; sidecars "
+        "must say the same.",
+    )
+    warm_timeout_s: Seconds = Field(
+        10.0,
+        ge=0,
+        le=600,
+        description="How long to stay unready at the start while what the log knows is read.",
     )
     state_host: str = Field("127.0.0.1", description="Address of the state port.")
     state_port: Port = Field(9004, description="Where sidecars stream state to (store memory).")

@@ -17,21 +17,30 @@ Of one endpoint, with its speeds (`Speeds`):
 - *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
   prompt is computed, and its steps grow while this answer is written: a second of each counts
   `harm` of one's own. Whoever comes next waits for the prompt as well, which counts `coming`.
+- *herd*: an endpoint that was given more than `twin_share` times its even share of the requests of
+  this very prompt lately, and more than `few_twins`, saves nothing by what it holds of the prompt:
+  load decides about the rest of a burst, however long its prompt is. Each request beyond that
+  costs as much again, so that speeds that were measured wrong bend it, no more. Others that have
+  computed the prompt once for such a burst take part in it. No part of `prompt`.
 
 What is not known of an endpoint counts as at the busiest candidate that says it, so that nobody is
-best by ignorance; where nobody says it, our own reservations decide alone. Nothing else depends on
-other candidates: an overloaded one changes nothing among the rest (fault B12). An endpoint with
-nothing to do is never taken for more than `slowest` times slower than the fastest candidate: a bad
-measurement is tried again before it starves its endpoint.
+best by ignorance; where nobody says it, our own reservations decide alone. An overloaded one
+changes nothing among the rest (fault B12).
+
+Speeds are measured under load, so that equal engines look as unequal as their work is just then.
+A speed counts as the middle one of all candidates, as far as it is no more than `alike` times
+larger or smaller. An endpoint with nothing to do is never taken for more than `slowest` times
+slower than the fastest candidate: a bad measurement is tried again before it starves its endpoint.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite, isnan
 
 import numpy as np
 
 from .candidates import Candidates, Column
-from .types import Endpoint, Request
+from .types import Endpoint, EndpointId, Request
 
 _USUAL_BLOCKS = 8192.0
 """KV blocks of an engine that never said how many it has."""
@@ -53,9 +62,12 @@ class CostRules:
     harm: float = 0.1
     coming: float = 0.5
     slowest: float = 8.0
+    alike: float = 1.5
+    few_twins: int = 8
+    twin_share: float = 1.2
 
     def __post_init__(self) -> None:
-        for name in ("answer_tokens", "queued_tokens", "usual_tokens"):
+        for name in ("answer_tokens", "queued_tokens", "usual_tokens", "few_twins"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{_spelled(name)} must be at least 1")
         if not 0.0 <= self.batch_growth <= 1.0:
@@ -63,8 +75,9 @@ class CostRules:
         for name in ("harm", "coming"):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
                 raise ValueError(f"{name} must be finite and not below 0")
-        if not (isfinite(self.slowest) and self.slowest >= 1.0):
-            raise ValueError("slowest must be finite and at least 1")
+        for name in ("slowest", "alike", "twin_share"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 1.0):
+                raise ValueError(f"{_spelled(name)} must be finite and at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,7 @@ class Cost:
     transfer: Column
     stall: Column
     crowding: Column
+    herd: Column
 
     @property
     def prompt(self) -> Column:
@@ -86,7 +100,7 @@ class Cost:
 
     @property
     def total(self) -> Column:
-        answer = self.slowdown + self.pressure + self.crowding
+        answer = self.slowdown + self.pressure + self.crowding + self.herd
         return np.minimum(self.prompt + answer, _MOST_S)
 
     def parts(self, row: int) -> dict[str, float]:
@@ -137,8 +151,8 @@ class _Engines:
             usage = _known(read("kv_usage"), 0.0) * self.blocks
             active = np.where(unknown, usage, active)
         self.in_use = active + read("reserved_decode_blocks")
-        self.prefill_speed = read("prefill_tokens_per_s")
-        self.step_s = read("decode_s_per_token")
+        self.prefill_speed = _alike(read("prefill_tokens_per_s"), rules.alike)
+        self.step_s = _alike(read("decode_s_per_token"), rules.alike)
         self._try_again(rules.slowest)
 
     def _try_again(self, slowest: float) -> None:
@@ -179,8 +193,10 @@ def _answer(request: Request, rules: CostRules) -> int:
 
 
 def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _Engines) -> Cost:
-    lacks = np.maximum(request.prompt_tokens - candidates.column("credited_tokens"), 0.0)
+    credited = candidates.column("credited_tokens")
+    lacks = np.maximum(request.prompt_tokens - credited, 0.0)
     compute = lacks / engines.prefill_speed
+    weight = rules.coming + rules.harm * engines.answering
     foreign = np.maximum(engines.waiting - engines.pending, 0.0)
     ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
     none = np.zeros(len(candidates))
@@ -199,9 +215,23 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
         slowdown=slowdown,
         pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
         transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
-        stall=(rules.coming + rules.harm * engines.answering) * compute,
+        stall=weight * compute,
         crowding=crowding,
+        herd=none
+        if not request.twins
+        else _beyond(request.twins, candidates, rules)
+        * (1.0 + weight)
+        * np.minimum(credited, request.prompt_tokens)
+        / engines.prefill_speed,
     )
+
+
+def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: CostRules) -> Column:
+    """Equal requests at each that are more than it should be given, with this one."""
+    ids = candidates.ids
+    given = np.fromiter((twins.get(ident, 0) for ident in ids), np.float64, len(ids))
+    fair = rules.twin_share * (float(np.add.reduce(given)) + 1.0) / max(1, len(ids))
+    return np.maximum(given + 1.0 - max(float(rules.few_twins), fair), 0.0)
 
 
 def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
@@ -218,6 +248,16 @@ def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Colum
     speed = np.minimum(candidates.column("pull_tokens_per_s"), peer.speeds.pull_tokens_per_s)
     seconds: Column = peer.speeds.pull_s + peer.match.missing(request.prompt_tokens) / speed
     return seconds
+
+
+def _alike(speeds: Column, factor: float) -> Column:
+    """Speeds, drawn to the middle one by at most this factor."""
+    half = len(speeds) // 2
+    if not half:
+        return speeds
+    middle = float(np.partition(speeds, half)[half])
+    drawn: Column = np.minimum(np.maximum(middle, speeds / factor), speeds * factor)
+    return drawn
 
 
 def _known(column: Column, else_all: float) -> Column:

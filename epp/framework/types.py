@@ -233,6 +233,9 @@ class Request:
     media_held: Mapping[EndpointId, int] = field(default_factory=dict[EndpointId, int])
     """Bytes of `media` that an endpoint probably holds, as `mm-embeddings-cache-producer` says;
     endpoints that hold none are left out."""
+    twins: Mapping[EndpointId, int] = field(default_factory=dict[EndpointId, int])
+    """Requests of the same whole blocks within the last seconds, by the endpoint that they were
+    given to; endpoints that were given none are left out."""
     output_tokens: int = 0
     """Expected upper bound of the answer: the request's own limit or a default."""
     exact: bool = False

@@ -83,7 +83,7 @@ STATE = (
         _G,
         ("what",),
         "What the state path keeps: reservations, decisions (whose end is awaited), "
-        "predicted-blocks.",
+        "predicted-blocks, prompts (whose equals are counted for some seconds).",
     ),
     Family(
         "epp_state_limited_total",

@@ -143,6 +143,9 @@ class Choice:
 
     def _by_prefix(self, asked: Asked) -> Decision:
         now, request = self._clock(), asked.request
+        twins = self._pool.twins(request.keys, now)
+        if twins:
+            request = replace(request, twins=twins)
         found = self._pool.candidates(
             request.keys,
             block_tokens=request.block_size,

@@ -1,6 +1,6 @@
 """What a decision needs of its neighbours: the state path behind it, the observers beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from epp.bodies.usage import Usage
@@ -24,6 +24,9 @@ class Pool(Protocol):
 
     def at(self, address: str, now: float) -> Endpoint | None:
         """The endpoint behind an address, ready or not, without match."""
+
+    def twins(self, keys: tuple[int, ...], now: float) -> Mapping[EndpointId, int]:
+        """How many equal prompts were put on whom lately."""
 
     def rung(self, endpoint: EndpointId, now: float) -> Rung: ...
     def charge(

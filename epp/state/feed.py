@@ -2,14 +2,13 @@
 
 The writer's sequence is the truth (DESIGN 6). After a jump the blocks learnt so far may be gone
 from the engine without our knowing, so they are dropped. What comes after it may be believed, but
-is only a part, until the writer says everything again (`reset`). A writer also says it again from
-time to time for readers that came late (`restated`); who followed it all along passes over that.
+is only a part, until a snapshot, and what followed on it, has been read.
 """
 
 from collections import deque
 from enum import StrEnum
 
-from .records import Record
+from .records import Part, Record
 
 
 class Verdict(StrEnum):
@@ -17,7 +16,7 @@ class Verdict(StrEnum):
 
     NEXT = "next"
     RESET = "reset"
-    """A full state: what was known is replaced."""
+    """The engine's cache was emptied, or a snapshot begins: what was known is replaced."""
     LATE = "late"
     """The first record that we see of a writer that began earlier: a part only."""
     GAP = "gap"
@@ -30,54 +29,70 @@ class Verdict(StrEnum):
 class Feed:
     """Where the reading of one life's records stands."""
 
-    __slots__ = ("_nonce", "_retired", "_seq", "complete", "events", "known", "last_at")
+    __slots__ = ("_nonce", "_part", "_retired", "_seq", "complete", "events", "last_at")
 
     def __init__(self) -> None:
         self._nonce: int | None = None
         self._seq = 0
+        self._part: Part | None = None
+        """The part of a snapshot that was taken last, while more are to come."""
         self._retired: deque[int] = deque(maxlen=8)
         self.complete = False
         """A full state and everything after it was read."""
-        self.known = False
-        """The full state that is being restated tells us nothing new."""
         self.events = False
         """The writer sees the engine's KV events."""
         self.last_at: float | None = None
-        """When a record was last accepted."""
+        """When a record was last accepted; snapshots do not count, they may be old."""
 
     def on(self, record: Record, now: float) -> Verdict:
         """Judge one record, and take note of it unless it is a duplicate or fenced."""
+        if record.part is not None:
+            return self._on_part(record, record.part)
         verdict = self._judge(record)
         if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
             return verdict
-        self._seq = record.seq
+        self._seq, self._part = record.seq, None
         self.last_at = now
-        if record.reset or verdict is not Verdict.NEXT:
-            self.known = verdict is Verdict.NEXT
         if verdict is Verdict.RESET:
             self.complete = True
         elif verdict is not Verdict.NEXT:
             self.complete = False
         return verdict
 
+    def _on_part(self, record: Record, part: Part) -> Verdict:
+        """A snapshot is taken from its first part to its last, or not at all.
+
+        It may take us back: whoever reads one goes on with the records that followed on it.
+        """
+        if part.index == 0:
+            if record.nonce in self._retired:
+                return Verdict.FENCED
+            if record.nonce == self._nonce and self.complete and record.seq <= self._seq:
+                return Verdict.DUPLICATE
+            self._nonce, self._seq = record.nonce, record.seq
+        elif not self._continues(record, part):
+            return Verdict.DUPLICATE
+        self.complete = part.last
+        self._part = None if part.last else part
+        return Verdict.NEXT if part.index else Verdict.RESET
+
+    def _continues(self, record: Record, part: Part) -> bool:
+        follows = self._part is not None and part == Part(self._part.index + 1, self._part.of)
+        return follows and (record.nonce, record.seq) == (self._nonce, self._seq)
+
     def _judge(self, record: Record) -> Verdict:
-        begins = record.reset and record.seq == 1
         if record.nonce != self._nonce:
-            return self._judge_new_writer(record, begins)
-        if begins:
-            return Verdict.RESET
+            return self._judge_new_writer(record)
         if record.seq <= self._seq:
             return Verdict.DUPLICATE
-        follows = record.seq == self._seq + 1
-        if record.reset and not (record.restated and follows and self.complete):
+        if record.reset:
             return Verdict.RESET
+        follows = record.seq == self._seq + 1 and self._part is None
         return Verdict.NEXT if follows else Verdict.GAP
 
-    def _judge_new_writer(self, record: Record, begins: bool) -> Verdict:
+    def _judge_new_writer(self, record: Record) -> Verdict:
         if record.nonce in self._retired:
-            if not begins:
-                return Verdict.FENCED
-            self._retired.remove(record.nonce)
+            return Verdict.FENCED
         before, self._nonce = self._nonce, record.nonce
         if before is not None:
             self._retired.append(before)

@@ -10,6 +10,9 @@ from .feed import Feed, Verdict
 from .prefix import PrefixIndex, TierDepths
 from .records import BlockChange, Record
 
+REREAD_S = 2.0
+"""Between two requests for the snapshot of an endpoint whose blocks are not all known."""
+
 
 class Mirror:
     """The precise index with the state of each endpoint's feed. `counts` is the pool's."""
@@ -29,6 +32,8 @@ class Mirror:
         self._counts = counts
         self._feeds: dict[EndpointId, Feed] = {}
         self._heard: set[EndpointId] = set()
+        self._lost: dict[EndpointId, float] = {}
+        """Endpoints of whose records we lack some: when to ask for their snapshot."""
 
     def fresh(self, endpoint: EndpointId, now: float) -> bool:
         """Its writer spoke lately."""
@@ -63,12 +68,28 @@ class Mirror:
         feed = self._feeds.get(endpoint)
         return feed is not None and feed.events
 
-    def silent(self, longer_than_s: float, now: float) -> Iterator[EndpointId]:
-        """Endpoints whose writer spoke once and has been silent for so long."""
-        for endpoint in self._feeds:
-            age = self.age_s(endpoint, now)
-            if age is not None and age > longer_than_s:
+    def silent(
+        self, longer_than_s: float, now: float, *, listening_since: float | None
+    ) -> Iterator[EndpointId]:
+        """Endpoints whose writer spoke once and has been silent for so long.
+
+        Only silence that we could have heard counts: `listening_since` says from when on without a
+        break, None that we cannot hear anybody now.
+        """
+        if listening_since is None:
+            return
+        for endpoint, feed in self._feeds.items():
+            at = feed.last_at
+            if at is not None and now - max(at, listening_since) > longer_than_s:
                 yield endpoint
+
+    def lost(self, now: float) -> list[EndpointId]:
+        """Endpoints whose snapshot should be read: each as soon as we lack records, then again
+        from time to time until all is known."""
+        due = [endpoint for endpoint, at in self._lost.items() if at <= now]
+        for endpoint in due:
+            self._lost[endpoint] = now + REREAD_S
+        return due
 
     def accept(self, record: Record, inc: Incarnation, now: float) -> bool:
         """Judge a record by its place in the sequence. False: it is to be ignored altogether.
@@ -86,6 +107,10 @@ class Mirror:
             self._index.clear(inc)
         if record.status is not None:
             feed.events = record.status.events
+        if verdict is Verdict.GAP or verdict is Verdict.LATE:
+            self._lost.setdefault(inc.endpoint, now)
+        elif feed.complete:
+            self._lost.pop(inc.endpoint, None)
         return True
 
     def change(self, change: BlockChange, inc: Incarnation, *, most: int | None) -> bool:
@@ -94,8 +119,6 @@ class Mirror:
         True when something changed and all of the engine's blocks are known.
         """
         feed = self._feeds[inc.endpoint]
-        if change.restated and feed.known:
-            return False
         if change.scheme != blocks.SCHEME or change.own_block_tokens != self.own_block_tokens:
             self._disbelieve(feed, inc, "blocks-other-scheme")
             return False
@@ -122,6 +145,7 @@ class Mirror:
         """That life is over."""
         self._index.clear(inc)
         self._feeds.pop(inc.endpoint, None)
+        self._lost.pop(inc.endpoint, None)
         self._heard.add(inc.endpoint)
 
     def sweep(self, budget: int) -> None:
@@ -131,3 +155,4 @@ class Mirror:
         self._counts[why] += 1
         self._index.clear(inc)
         feed.incomplete()
+        self._lost.pop(inc.endpoint, None)

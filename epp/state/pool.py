@@ -7,7 +7,7 @@ progress of our own requests. `tick` several times a second lets old things go.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
@@ -27,6 +27,7 @@ from .replicas import total
 from .reservation import NONE, Sums
 from .sums import ReplicaSums
 from .table import Table
+from .twins import Twins
 
 RemovedHook = Callable[[Collection[EndpointId]], None]
 """Called with members that left the pool."""
@@ -81,6 +82,7 @@ class PoolState:
         self._load = load
         self._charges = charges if charges is not None else Charges()
         self._trust = Trusts()
+        self._twins = Twins()
         self._unconfirmed = Unconfirmed(
             grace_s=self.rules.prediction_grace_s, limit=self.rules.max_unconfirmed
         )
@@ -132,6 +134,10 @@ class PoolState:
         self._table.refresh(now)
         return self._table.at(address, now)
 
+    def twins(self, keys: tuple[int, ...], now: float) -> Mapping[EndpointId, int]:
+        """Requests of this prompt within the last seconds, by the endpoints they were put on."""
+        return self._twins.of(keys, now)
+
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
         return self._mirror.rung(endpoint, now)
@@ -160,6 +166,7 @@ class PoolState:
             "reservations": len(self._load),
             "decisions": len(self._charges),
             "predicted-blocks": len(self._predicted),
+            "prompts": len(self._twins),
         }
 
     @property
@@ -184,6 +191,8 @@ class PoolState:
         """Put a decision's load and its predictions on the endpoints that were chosen; with
         `prefill` that one computes the prompt, with `encode` those do the media."""
         self._charging.charge(endpoint, request, now, prefill, encode)
+        for one in (endpoint,) if prefill is None else (endpoint, prefill):
+            self._twins.sent(request.keys, one.id, now)
 
     def served_by(
         self, request: Request, address: str, chosen: Sequence[Endpoint], now: float
@@ -271,12 +280,20 @@ class PoolState:
         if refused:
             self.endpoints.set_reachable(endpoint, False, now)
 
-    def tick(self, now: float) -> None:
-        """Let go of what is over. Cheap; call it several times a second."""
+    def lost(self, now: float) -> list[EndpointId]:
+        """Endpoints of whose blocks we lack some: their snapshots should be read."""
+        return self._mirror.lost(now)
+
+    def tick(self, now: float, *, listening_since: float | None = 0.0) -> None:
+        """Let go of what is over. Cheap; call it several times a second.
+
+        `listening_since`: from when on we could hear writers without a break; None: not now.
+        """
         self._charging.tick(now)
         self._table.refresh(now)
         self._mirror.sweep(self.rules.sweep_budget)
-        for endpoint in self._mirror.silent(self.rules.writer_lost_s, now):
+        lost = self._mirror.silent(self.rules.writer_lost_s, now, listening_since=listening_since)
+        for endpoint in lost:
             inc = self.endpoints.incarnation(endpoint)
             if inc is not None:
                 self._load.writer_lost(inc, now)
@@ -301,9 +318,10 @@ class PoolState:
         self._unconfirmed.take(inc.endpoint)
 
     def _take(self, record: Record, inc: Incarnation, now: float) -> None:
-        self._load.writer_seen(inc)
-        self.endpoints.heard(record.endpoint)
-        if record.status is not None:
+        if record.part is None:
+            self._load.writer_seen(inc)
+            self.endpoints.heard(record.endpoint)
+        if record.status is not None and record.part is None:
             self.endpoints.set_ready(record.endpoint, record.status.ready, now)
             self._load.report(inc, record.status.report, now)
         if record.blocks is not None:

@@ -1,4 +1,4 @@
-"""One flush of one writer: the bytes in the log (proto/state.proto), and the value that they mean.
+"""One flush of one writer, or a part of its snapshot: the bytes, and the value that they mean.
 
 `parse` believes nothing: every number is checked before anyone calculates with it, and a record
 of a later version, of damaged bytes or beyond the bounds is a RecordError, never a guess.
@@ -30,6 +30,8 @@ MAX_ID = 128
 MAX_TIERS = 8
 """Slower tiers of one engine; more are not read."""
 MAX_TIER_NAME = 64
+MAX_PARTS = 4096
+"""Records of one snapshot."""
 
 
 class RecordError(EppError):
@@ -77,8 +79,6 @@ class BlockChange:
     reset: bool = False
     own_block_tokens: int = 64
     scheme: int = SCHEME
-    restated: bool = False
-    """Said again for readers that came late; the others know it already."""
     tiers: tuple[TierChange, ...] = ()
     """At most one for each tier. A block may be on several tiers, and on the GPU, at once."""
 
@@ -121,17 +121,31 @@ class Done:
     duration_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a snapshot a record is: `index` of 0 to `of` - 1, in order."""
+
+    index: int
+    of: int
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.of - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     incarnation: Incarnation
     nonce: int
     """64 bits: who speaks for the incarnation just now."""
     seq: int
-    """1 for a writer's first record after a claim, then one more each."""
+    """1 for a writer's first record after a claim, then one more each; 0 only in snapshots."""
     blocks: BlockChange | None = None
     status: EngineStatus | None = None
     first_tokens: tuple[FirstToken, ...] = ()
     done: tuple[Done, ...] = ()
+    part: Part | None = None
+    """Not None: no step of the sequence, but all that its writer knew at `seq`."""
 
     @property
     def endpoint(self) -> EndpointId:
@@ -140,10 +154,6 @@ class Record:
     @property
     def reset(self) -> bool:
         return self.blocks is not None and self.blocks.reset
-
-    @property
-    def restated(self) -> bool:
-        return self.blocks is not None and self.blocks.restated
 
 
 def encode(record: Record) -> bytes:
@@ -156,6 +166,8 @@ def encode(record: Record) -> bytes:
         seq=record.seq,
     )
     change, status = record.blocks, record.status
+    if record.part is not None:
+        message.part.index, message.part.of = record.part.index, record.part.of
     if change is not None:
         if change.keys > MAX_KEYS:
             raise ValueError(f"a record holds {MAX_KEYS} block keys at most")
@@ -165,7 +177,6 @@ def encode(record: Record) -> bytes:
         blocks.removed.extend(change.removed)
         blocks.own_block_tokens = change.own_block_tokens
         blocks.scheme = change.scheme
-        blocks.restated = change.restated
         for tier in change.tiers:
             blocks.tiers.add(tier=tier.tier, stored=tier.stored, removed=tier.removed)
     if status is not None:
@@ -219,8 +230,11 @@ def parse(data: bytes) -> Record:
         raise RecordError("endpoint", "endpoint is not pool|name|port") from error
     if not (endpoint.name and 0 < endpoint.port < 65536 and len(message.endpoint) <= 1024):
         raise RecordError("endpoint", "endpoint without a name or a port")
-    if message.seq == 0 or message.incarnation >= 2**53:
+    part = Part(message.part.index, message.part.of) if message.HasField("part") else None
+    if (part is None and message.seq == 0) or message.incarnation >= 2**53:
         raise RecordError("bounds", "sequence or incarnation out of range")
+    if part is not None and not part.index < part.of <= MAX_PARTS:
+        raise RecordError("bounds", "a part of a snapshot that cannot be")
     if len(message.first_tokens) > MAX_REQUESTS or len(message.done) > MAX_REQUESTS:
         raise RecordError("bounds", f"more than {MAX_REQUESTS} requests in one record")
     return Record(
@@ -235,6 +249,7 @@ def parse(data: bytes) -> Record:
             if 0 < len(first.decision_id) <= MAX_ID
         ),
         done=tuple(_done(done) for done in message.done if 0 < len(done.decision_id) <= MAX_ID),
+        part=part,
     )
 
 
@@ -245,7 +260,6 @@ def _blocks(delta: pb.BlockDelta) -> BlockChange:
         reset=delta.reset,
         own_block_tokens=delta.own_block_tokens,
         scheme=delta.scheme,
-        restated=delta.restated,
         tiers=tuple(
             TierChange(tier.tier, tuple(tier.stored), tuple(tier.removed))
             for tier in delta.tiers[:MAX_TIERS]

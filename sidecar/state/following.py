@@ -62,10 +62,11 @@ class Following:
         """Messages that were none."""
         return self._subscriber.damaged
 
-    async def run(self, ready: asyncio.Event) -> None:
-        """Follow until cancelled. Until `ready` messages wait in the socket's own queue."""
+    async def run(self, *ready: asyncio.Event) -> None:
+        """Follow until cancelled. Until all are `ready` messages wait in the socket's own queue."""
         async with self._subscriber, asyncio.TaskGroup() as tg:
-            await ready.wait()
+            for event in ready:
+                await event.wait()
             if self._replay is not None:
                 tg.create_task(self._replays(self._replay))
             async for frame in self._subscriber:

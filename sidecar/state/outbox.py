@@ -1,26 +1,23 @@
 """What is still to be said to the log, bounded, in an order that a reader can follow. Pure.
 
-After a claim everything is said anew: the first record carries `reset`, and what does not fit into
-it follows in `stored` lists. Changes that come meanwhile wait behind. A full state may also be
-restated for readers that came late; that takes nothing away from the changes that wait. Changes of
-one block replace each other; too many of them become a full state. Reports of requests are said at
-least once: those of a record that failed go back to the head of the queue.
+After a claim a snapshot says everything; so it does when more has changed than may wait here.
+Changes of one block on one tier replace each other. Reports of requests are said at least once:
+those of a record that failed go back to the head of the queue.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
-from epp.state.engine_blocks import Delta
-from epp.state.records import BlockChange, Done, FirstToken
+from epp.state.engine_blocks import GPU, Delta
+from epp.state.records import BlockChange, Done, FirstToken, TierChange
 
 KEYS_PER_RECORD = 10_000
 """80 kB, and a few milliseconds of a reader's event loop."""
 REPORTS_PER_RECORD = 1_000
 MAX_CHANGES = 60_000
-"""Blocks whose change waits; one more, and a full state is said instead."""
+"""Blocks whose change waits; one more, and a snapshot is said instead."""
 MAX_REPORTS = 10_000
 """First tokens, and likewise ends of requests, that wait while the log is away."""
 
@@ -41,68 +38,67 @@ class Outbox:
 
     def __init__(
         self,
-        present: Callable[[], list[int]],
         *,
         keys_per_record: int = KEYS_PER_RECORD,
         max_changes: int = MAX_CHANGES,
         max_reports: int = MAX_REPORTS,
     ) -> None:
-        self._present = present
         self._keys_per_record = keys_per_record
         self._max_changes = max_changes
         self._max_reports = max_reports
-        self._say_all = True
+        self.owes_snapshot = True
+        """The next thing to say is a snapshot."""
         self._reset = False
-        self._restate = False
-        """Say the full state again, when nothing else of the kind is under way."""
-        self._restating = False
-        """What is in `_full` is said again."""
-        self._full: deque[int] = deque()
-        self._changes: dict[int, bool] = {}
+        """The next record empties the cache first."""
+        self._changes: dict[str, dict[int, bool]] = {}
+        """Of each tier: whether a block is there now."""
         self._first: deque[FirstToken] = deque()
         self._done: deque[Done] = deque()
         self._under_way: Parcel | None = None
         self.dropped = 0
         """Reports that were lost because the queue was full; the oldest go first."""
-        self.resets = 0
-        """Full states that were begun."""
 
     @property
     def empty(self) -> bool:
         """Nothing but load is left to say."""
-        whole = self._say_all or self._reset or self._restate or self._full
-        return not (whole or self._changes or self._first or self._done)
+        return not (self._first or self._done) and self.settled
+
+    @property
+    def settled(self) -> bool:
+        """With what was taken, all about blocks is said."""
+        return not (self.owes_snapshot or self._reset or self._waiting)
 
     @property
     def crowded(self) -> bool:
         """The next record is full already: say it at once, without a pause."""
-        return bool(
-            self._full
-            or len(self._changes) >= self._keys_per_record
+        return (
+            self._waiting >= self._keys_per_record
             or len(self._first) >= REPORTS_PER_RECORD
             or len(self._done) >= REPORTS_PER_RECORD
         )
 
     def restart(self) -> None:
-        """A new sequence begins (a claim): say the full state first."""
-        self._say_all = True
+        """A new sequence begins (a claim): say a snapshot first."""
+        self.owes_snapshot = True
 
-    def restate(self) -> None:
-        """Say the full state again for readers that came late."""
-        self._restate = True
+    def stated(self) -> None:
+        """A snapshot of everything up to this moment is about to be said."""
+        self.owes_snapshot = self._reset = False
+        self._changes.clear()
 
     def blocks(self, delta: Delta) -> None:
         """The cache changed."""
-        if self._say_all:
+        if self.owes_snapshot:
             return
         if delta.reset:
-            self._reset, self._restating = True, False
-            self._full.clear()
+            self._reset = True
             self._changes.clear()
-        self._changes.update(dict.fromkeys(delta.stored, True))
-        self._changes.update(dict.fromkeys(delta.removed, False))
-        if len(self._changes) > self._max_changes:
-            self._say_all = True
+        self._change(GPU, delta.stored, delta.removed)
+        for tier in delta.tiers:
+            self._change(tier.tier, tier.stored, tier.removed)
+        if self._waiting > self._max_changes:
+            self.owes_snapshot = True
+            self._changes.clear()
 
     def first_token(self, first: FirstToken) -> None:
         self._first.append(first)
@@ -126,42 +122,55 @@ class Outbox:
         self._under_way = None
 
     def failed(self) -> None:
-        """It is not known to be in the log: its reports are said again, and the full state."""
+        """It is not known to be in the log: its reports are said again, and a snapshot."""
         parcel, self._under_way = self._under_way, None
-        self._say_all = True
+        self.owes_snapshot = True
         if parcel is not None:
             self._first.extendleft(reversed(parcel.first_tokens))
             self._bound(self._first)
             self._done.extendleft(reversed(parcel.done))
             self._bound(self._done)
 
+    @property
+    def _waiting(self) -> int:
+        return sum(len(changes) for changes in self._changes.values())
+
+    def _change(self, tier: str, stored: tuple[int, ...], removed: tuple[int, ...]) -> None:
+        if stored or removed:
+            changes = self._changes.setdefault(tier, {})
+            changes.update(dict.fromkeys(stored, True))
+            changes.update(dict.fromkeys(removed, False))
+
     def _next_blocks(self) -> BlockChange | None:
-        if self._say_all:
-            self._say_all, self._reset = False, True
-            self._restate = self._restating = False
-            self._changes.clear()
-            self._full = deque(self._present())
-        elif self._restate and not self._full and not self._reset:
-            # Changes stay: who knows the full state passes over it and needs them.
-            self._restate, self._restating, self._reset = False, True, True
-            self._full = deque(self._present())
-        reset, self._reset = self._reset, False
-        self.resets += reset
-        if self._full or (reset and self._restating):
-            return BlockChange(
-                reset=reset,
-                stored=_popped(self._full, self._keys_per_record),
-                restated=self._restating,
-            )
-        keys = list(islice(self._changes, self._keys_per_record))
-        if not keys and not reset:
+        if self.owes_snapshot:
             return None
-        present = [(key, self._changes.pop(key)) for key in keys]
+        reset, self._reset = self._reset, False
+        if not reset and not self._waiting:
+            return None
+        taken = {name: (stored, removed) for name, stored, removed in self._taken()}
+        stored, removed = taken.pop(GPU, ((), ()))
         return BlockChange(
             reset=reset,
-            stored=tuple(key for key, stored in present if stored),
-            removed=tuple(key for key, stored in present if not stored),
+            stored=stored,
+            removed=removed,
+            tiers=tuple(TierChange(name, *lists) for name, lists in taken.items()),
         )
+
+    def _taken(self) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+        """Changes that fit into one record, tier by tier, taken from those that wait."""
+        room = self._keys_per_record
+        for name, changes in list(self._changes.items()):
+            if len(changes) <= room:
+                now = self._changes.pop(name)
+            else:
+                now = {key: changes.pop(key) for key in list(changes)[:room]}
+            room -= len(now)
+            if now:
+                yield (
+                    name,
+                    tuple(key for key, there in now.items() if there),
+                    tuple(key for key, there in now.items() if not there),
+                )
 
     def _bound(self, queue: "deque[FirstToken] | deque[Done]") -> None:
         while len(queue) > self._max_reports:

@@ -1,22 +1,25 @@
 """Appends what this sidecar knows about its engine to the log, as the engine's only writer.
 
-One claim per life of the engine; then a record whenever something changed, at most every
-`flush_ms`, and a heartbeat. When the log is away, or refused, or does not answer in time, nothing
-is assumed: after a pause the life is claimed anew and the full state said first.
+One claim per life of the engine, and a snapshot; then a record whenever something changed, at most
+every flush period, and a heartbeat, and now and then a snapshot. The more writers share the log the
+longer is the period. When the log is away, or refused, or does not answer in time, nothing is
+assumed: after a pause the life is claimed anew and a snapshot said first.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
 from epp.errors import Fenced, StoreError
 from epp.framework import EndpointId, Incarnation
 from epp.state.records import EngineStatus, Record, encode
-from epp.state.store import Writer
+from epp.state.snapshots import parts
+from epp.state.store import Saved, Writer
 from sidecar.metrics import Metrics
 from sidecar.settings import SidecarSettings
 
@@ -28,8 +31,23 @@ FENCED_RETRY_S = 60.0
 """After another writer took over: claim the same life again if it has not ended by then."""
 CLOSE_S = 1.0
 """How long a writer may take to close."""
+RECORDS_PER_S = 2_000
+"""Budget of all writers of a log together."""
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """All that there is to say of the engine's cache."""
+
+    present: Sequence[int]
+    """Own keys on the GPU."""
+    tiers: Mapping[str, Sequence[int]]
+    """Own keys on each slower tier."""
+    memory: bytes
+    """For the writer after us."""
 
 
 @dataclass(slots=True)
@@ -42,7 +60,10 @@ class _Claim:
 
 
 class Publisher:
-    """The writing side of one sidecar. `run` in a task; `wake` when there is something to say."""
+    """The writing side of one sidecar. `run` in a task; `wake` when there is something to say.
+
+    `recalled` is set when it was asked, once, what a writer before us knew.
+    """
 
     def __init__(
         self,
@@ -50,6 +71,9 @@ class Publisher:
         settings: SidecarSettings,
         *,
         outbox: Outbox,
+        kept: Callable[[], Kept],
+        resume: Callable[[bytes], None],
+        recalled: asyncio.Event,
         status: Callable[[], EngineStatus],
         start_ms: Callable[[], int],
         open_writer: Callable[[], Writer],
@@ -60,6 +84,9 @@ class Publisher:
         self._endpoint = endpoint
         self._settings = settings
         self._outbox = outbox
+        self._kept = kept
+        self._resume = resume
+        self._recalled = recalled
         self._status = status
         self._start_ms = start_ms
         self._open_writer = open_writer
@@ -70,7 +97,8 @@ class Publisher:
         self._writer: Writer | None = None
         self._stopping = False
         self._last_at = float("-inf")
-        self._stated_at = float("-inf")
+        self._snapshot_at = float("-inf")
+        """When the next snapshot is due."""
         self._failures = 0
 
     def wake(self) -> None:
@@ -109,16 +137,16 @@ class Publisher:
         if self._writer is None:
             self._writer = self._open_writer()
         claim = _Claim(Incarnation(self._endpoint, life), self._rng.getrandbits(63) + 1)
+        if not self._recalled.is_set():
+            await self._recall(claim.incarnation)
         await self._in_time(self._writer.claim(claim.incarnation, claim.nonce))
         self._metrics.claims.inc()
         self._metrics.connected.set(1)
         self._outbox.restart()
-        # Spread over the period, so that a pool of sidecars does not say it all at once.
-        self._stated_at = self._clock() - self._rng.uniform(0, self._settings.restate_s / 2)
         try:
+            await self._state(claim)
             while self._start_ms() == life:
                 ending = self._stopping
-                self._restate()
                 await self._flush(claim)
                 if ending:
                     return
@@ -127,12 +155,42 @@ class Publisher:
         finally:
             self._metrics.connected.set(0)
 
-    def _restate(self) -> None:
-        """Redis keeps only the last minute; a state port hears all with each connection."""
-        due = self._clock() - self._stated_at >= self._settings.restate_s
-        if due and self._settings.log_outlives_readers:
-            self._stated_at = self._clock()
-            self._outbox.restate()
+    async def _recall(self, incarnation: Incarnation) -> None:
+        """Go on from what a writer before us knew of this life. Asked once, whatever comes of it:
+        events wait for it."""
+        assert self._writer is not None
+        try:
+            limit_s = self._settings.snapshot_timeout_s
+            memory = await self._in_time(self._writer.recall(incarnation), limit_s)
+            if memory is not None:
+                self._resume(memory)
+        finally:
+            self._recalled.set()
+
+    async def _state(self, claim: "_Claim") -> None:
+        """Say everything in a snapshot."""
+        saved = self._snapshot(claim, claim.seq)
+        self._outbox.stated()
+        await self._save(saved)
+
+    def _snapshot(self, claim: "_Claim", seq: int) -> Saved:
+        kept = self._kept()
+        head = Record(
+            incarnation=claim.incarnation, nonce=claim.nonce, seq=seq, status=self._status()
+        )
+        return Saved(parts(head, kept.present, kept.tiers), kept.memory)
+
+    async def _save(self, saved: Saved) -> None:
+        assert self._writer is not None
+        try:
+            await self._in_time(self._writer.save(saved), self._settings.snapshot_timeout_s)
+        except BaseException:
+            self._outbox.failed()
+            raise
+        self._metrics.snapshots.inc()
+        # Not all of a pool at once, nor those that began together together for ever.
+        pause = self._settings.snapshot_s * self._rng.uniform(0.75, 1.0)
+        self._snapshot_at = self._clock() + pause
 
     async def _flush(self, claim: "_Claim") -> None:
         """Append what there is, and load in any case."""
@@ -145,6 +203,9 @@ class Publisher:
 
     async def _append(self, claim: "_Claim") -> None:
         assert self._writer is not None
+        if self._outbox.owes_snapshot:
+            claim.seq += 1  # skipped, so that who followed the records sees a jump and reads it
+            await self._state(claim)
         parcel = self._outbox.take()
         record = Record(
             incarnation=claim.incarnation,
@@ -155,6 +216,9 @@ class Publisher:
             first_tokens=parcel.first_tokens,
             done=parcel.done,
         )
+        # Made at the same moment as the record, so that it includes that and no more.
+        due = self._outbox.settled and self._clock() >= self._snapshot_at
+        saved = self._snapshot(claim, record.seq) if due else None
         try:
             await self._in_time(self._writer.append(encode(record)))
         except BaseException:
@@ -164,6 +228,8 @@ class Publisher:
         claim.seq += 1
         self._last_at = self._clock()
         self._metrics.records.inc()
+        if saved is not None:
+            await self._save(saved)
 
     async def _due(self) -> None:
         """Wait for news, no shorter than a flush period and no longer than a heartbeat."""
@@ -171,7 +237,9 @@ class Publisher:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._last_at + heartbeat_s - self._clock()):
                 await self._dirty.wait()
-        pause = self._last_at + self._settings.flush_ms / 1000 - self._clock()
+        writers = 1 if self._writer is None else self._writer.writers
+        period_s = max(self._settings.flush_ms / 1000, writers / RECORDS_PER_S)
+        pause = self._last_at + period_s - self._clock()
         if pause > 0:
             await asyncio.sleep(pause)
 
@@ -188,11 +256,11 @@ class Publisher:
                     self._dirty.clear()
                     await self._dirty.wait()
 
-    async def _in_time(self, call: Awaitable[None]) -> None:
+    async def _in_time(self, call: Awaitable[T], limit_s: float | None = None) -> T:
         """Await a call of the writer; a writer that hangs is given up."""
         try:
-            async with asyncio.timeout(self._settings.append_timeout_s):
-                await call
+            async with asyncio.timeout(limit_s or self._settings.append_timeout_s):
+                return await call
         except TimeoutError as error:
             await self._drop_writer()
             raise StoreError("the store did not answer in time") from error

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from epp.state.engine_blocks import Delta
+from epp.state.entries import Entries, EntriesError
 from epp.state.events import Frame
 from epp.state.records import Done, EngineStatus, FirstToken
 from epp.state.records import Outcome as Reported
@@ -13,6 +16,9 @@ from sidecar.proxy import Ended, Outcome
 
 from .cache import CacheMirror
 from .outbox import Outbox
+from .publisher import Kept
+
+log = structlog.get_logger(__name__)
 
 _REPORTED = {
     Outcome.OK: Reported.OK,
@@ -39,7 +45,7 @@ class Reporter:
         self._wake: Callable[[], None] = lambda: None
         self.draining = False
         self.mirror = mirror(self._blocks_changed)
-        self.outbox = Outbox(self.mirror.present)
+        self.outbox = Outbox()
 
     def attach(self, engine: EngineWatch, wake: Callable[[], None]) -> None:
         """Say whose engine this is, and whom to wake."""
@@ -73,6 +79,24 @@ class Reporter:
     def start_ms(self) -> int:
         """The engine's present life; 0 while it has not been seen."""
         return 0 if self._engine is None else self._engine.life.start_ms
+
+    def kept(self) -> Kept:
+        """All that a snapshot says of the engine's cache."""
+        return Kept(
+            present=self.mirror.present(),
+            tiers=self.mirror.tiers_present(),
+            memory=self.mirror.entries().pack(),
+        )
+
+    def resume(self, memory: bytes) -> None:
+        """Go on from what a writer before us knew of the engine's present life."""
+        try:
+            entries = Entries.unpack(memory)
+        except EntriesError as error:
+            log.warning("what an earlier sidecar knew cannot be read", reason=str(error))
+            return
+        resumed = self.mirror.resume(entries, entries.engine_seq)
+        log.info("going on from an earlier sidecar's state", blocks=len(entries), taken=resumed)
 
     # What the engine's KV events say
 

@@ -1,12 +1,12 @@
 """A whole sidecar between a test's engine and a picker's state port that remembers records."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from epp.framework import EndpointId, Incarnation
-from epp.state.records import Done, EngineStatus, FirstToken, parse
+from epp.state.records import Done, EngineStatus, FirstToken, Record, parse
 from epp.state.store.memory import StateServer
 from sidecar.app import Sidecar, run
 from sidecar.settings import SidecarSettings
@@ -26,17 +26,24 @@ class View:
     done: list[Done] = field(default_factory=list)
     claims: int = 0
     records: int = 0
+    snapshots: int = 0
+
+    def read(self, parts: Iterable[bytes]) -> None:
+        """Take a snapshot whole."""
+        for data in parts:
+            self.apply(data)
 
     def apply(self, data: bytes) -> None:
         record = parse(data)
-        if record.nonce != self.nonce or record.incarnation != self.incarnation:
-            assert record.seq == 1, "a sequence must begin with 1"
-            assert record.reset, "a sequence must begin with a full state"
-            self.claims += 1
-            self.nonce, self.incarnation, self.seq = record.nonce, record.incarnation, 0
-        assert record.seq == self.seq + 1
-        self.seq = record.seq
-        self.records += 1
+        if record.part is not None and record.part.index == 0:
+            self._snapshot(record)
+        elif record.part is None:
+            assert (record.nonce, record.incarnation) == (self.nonce, self.incarnation), (
+                "a sequence must begin with a snapshot"
+            )
+            assert record.seq == self.seq + 1
+            self.seq = record.seq
+            self.records += 1
         if record.blocks is not None:
             if record.blocks.reset:
                 self.keys.clear()
@@ -45,6 +52,16 @@ class View:
         self.status = record.status or self.status
         self.first.extend(record.first_tokens)
         self.done.extend(record.done)
+
+    def _snapshot(self, record: Record) -> None:
+        self.snapshots += 1
+        if record.nonce != self.nonce or record.incarnation != self.incarnation:
+            assert record.seq == 0, "a claim begins with the snapshot before its first record"
+            self.claims += 1
+            self.nonce, self.incarnation = record.nonce, record.incarnation
+        else:
+            assert record.seq in {self.seq, self.seq + 1}, "a snapshot includes what was said"
+        self.seq = record.seq
 
 
 class LogReader:
@@ -71,8 +88,8 @@ class LogReader:
                 await self.server.close()
 
     async def _read(self) -> None:
-        async for batch in self.server.records():
-            for record in batch.records:
+        async for records in self.server.records():
+            for record in records:
                 self.views.setdefault(parse(record).endpoint, View()).apply(record)
             self._news.set()
 

@@ -9,7 +9,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -130,6 +130,7 @@ class Fleet:
         return [counts[number] for number in range(len(self.engines))]
 
     def choose(self, request: Request, now: float) -> int:
+        request = replace(request, twins=self.state.twins(request.keys, now))
         found = Candidates.of(
             self.state.candidates(
                 request.keys, block_tokens=64, prompt_tokens=request.prompt_tokens, now=now

@@ -7,6 +7,7 @@ from enum import Enum
 
 from epp.errors import Fenced, StoreError
 from epp.framework import Incarnation
+from epp.state.store import Saved
 from tests.fakes.sidecars import View
 
 
@@ -32,8 +33,16 @@ class FakeLog:
     appends: int = 0
     times: list[float] = field(default_factory=list)
     closed: int = 0
+    saves: list[Saved] = field(default_factory=list)
+    memory: bytes | None = None
+    """What `recall` answers."""
+    writers: int = 1
     heard: Callable[[], None] = lambda: None
     _may_append: bool = False
+
+    async def recall(self, incarnation: Incarnation) -> bytes | None:
+        await self._suffer(lambda: None)
+        return self.memory
 
     async def claim(self, incarnation: Incarnation, nonce: int) -> None:
         self.claims.append((incarnation, nonce))
@@ -47,6 +56,16 @@ class FakeLog:
         self.times.append(asyncio.get_running_loop().time())
         try:
             await self._suffer(lambda: self.view.apply(record))
+        except BaseException:
+            self._may_append = False
+            raise
+        self.heard()
+
+    async def save(self, saved: Saved) -> None:
+        assert self._may_append, "save without a claim that stands"
+        self.saves.append(saved)
+        try:
+            await self._suffer(lambda: self.view.read(saved.parts))
         except BaseException:
             self._may_append = False
             raise

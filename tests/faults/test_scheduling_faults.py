@@ -31,7 +31,7 @@ def test_B02_engines_that_nobody_hears_of_share_evenly() -> None:
     run = fleet(seed=1, blind=True)
     run.run(workloads.strangers(Random(1), 30, 200))
     assert max(run.shares()) <= 80
-    assert min(run.shares()) >= 25
+    assert min(run.shares()) >= 18
 
 
 @pytest.mark.parametrize("report_s", [1.0, 5.0])

@@ -10,7 +10,7 @@ from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.store import board as module
 from epp.state.store.board import RedisBoard
-from epp.state.store.redis import redis_client
+from epp.state.store.place import read_access
 from epp.state.sums import LEASE_S, EndpointSum, ReplicaSums
 from tests.fakes.redis_server import RedisServer, running
 from tests.timing import scaled
@@ -26,7 +26,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def board(server: RedisServer, name: str, pool: PoolId = POOL) -> RedisBoard:
-    return RedisBoard(redis_client(server.url, None, 0.5), pool, name, call_s=0.5)
+    return RedisBoard(read_access(server.url), pool, name, call_s=0.5)
 
 
 def sums(name: str, requests: int = 1) -> ReplicaSums:

@@ -9,12 +9,12 @@ import pytest
 from epp._pb import state_pb2 as pb
 from epp.errors import ConfigError, Fenced, StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
-from epp.state.store import Batch
 from epp.state.store import memory as port
 from epp.state.store.frames import MAX_FRAME, frame
-from epp.state.store.memory import ServerLimits, StateServer, StateWriter
+from epp.state.store.memory import ServerLimits, StateServer
 from epp.state.store.open import open_writer
-from epp.state.store.redis import RedisWriter
+from epp.state.store.port_writer import StateWriter
+from epp.state.store.redis_writer import RedisWriter
 from tests.timing import scaled
 
 POOL = PoolId("p")
@@ -45,8 +45,8 @@ def writer_to(server: StateServer, token: str | None = None) -> StateWriter:
 async def take(server: StateServer, count: int) -> list[bytes]:
     got: list[bytes] = []
     async with asyncio.timeout(scaled(5)):
-        async for batch in server.records():
-            got += batch.records
+        async for records in server.records():
+            got += records
             if len(got) >= count:
                 break
     return got
@@ -275,10 +275,7 @@ async def test_batches_hold_what_arrived_together() -> None:
         await one.append(b"1")
         await two.append(b"2")
         await until(lambda: len(server._records) == 2)
-        batch = await anext(aiter(server.records()))
-        assert isinstance(batch, Batch)
-        assert batch.records == [b"1", b"2"]
-        assert not batch.resumed
+        assert await anext(aiter(server.records())) == [b"1", b"2"]
         await one.close()
         await two.close()
 

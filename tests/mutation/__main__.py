@@ -120,12 +120,14 @@ PARTS = {
     ),
     "plan": Part(
         "epp.request.plan",
-        ("resolve", "entries", "data"),
+        ("resolve", "entries", "data", "feeds"),
         (
+            "tests/unit/test_plan_feeds.py",
             "tests/unit/test_plan_rules.py",
             "tests/unit/test_plan_places.py",
             "tests/unit/test_sample_configs.py",
             "tests/unit/test_file_discovery.py",
+            "tests/unit/test_served_models.py",
         ),
     ),
 }

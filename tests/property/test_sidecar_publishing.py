@@ -12,7 +12,7 @@ from epp.state.records import Done, EngineStatus
 from sidecar.metrics import Metrics
 from sidecar.settings import SidecarSettings
 from sidecar.state.outbox import Outbox
-from sidecar.state.publisher import Publisher
+from sidecar.state.publisher import Kept, Publisher
 from tests.fakes.waiting import until
 from tests.fakes.writers import FakeLog, Fate
 
@@ -23,6 +23,8 @@ SETTINGS = SidecarSettings(
     flush_ms=1,
     heartbeat_ms=10,
     append_timeout_s=0.02,
+    snapshot_timeout_s=0.02,
+    snapshot_s=0.01,
 )
 KEYS = st.integers(0, 12)
 STEPS = st.one_of(
@@ -49,7 +51,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
     done: list[str] = []
     life = 1
     log = FakeLog(fates=fates)
-    outbox = Outbox(lambda: sorted(truth), keys_per_record=keys_per_record, max_changes=max_changes)
+    outbox = Outbox(keys_per_record=keys_per_record, max_changes=max_changes)
 
     async def play() -> None:
         nonlocal life
@@ -57,6 +59,9 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
             EndpointId(PoolId("p"), "n", 1),
             SETTINGS,
             outbox=outbox,
+            kept=lambda: Kept(present=sorted(truth), tiers={}, memory=b""),
+            resume=lambda _: None,
+            recalled=asyncio.Event(),
             status=lambda: EngineStatus(ready=True),
             start_ms=lambda: life,
             open_writer=lambda: log,

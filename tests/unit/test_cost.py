@@ -24,7 +24,7 @@ from epp.framework import (
 from epp.framework.cost import Cost, CostRules, cost
 from epp.framework.registry import Kind, build_scorer
 from epp.plugins.deciders.cost_pd import CostPd
-from epp.request.split import Part, prefill
+from epp.request.split import Part, Wish, prefill
 from tests.fakes.plans import Booth, default_built
 
 SPEEDS = Speeds(
@@ -77,6 +77,7 @@ def test_an_idle_endpoint_costs_the_prompt_and_what_that_keeps_from_the_next() -
         "transfer": 0.0,
         "stall": pytest.approx(0.24),
         "crowding": 0.0,
+        "herd": 0.0,
     }
 
 
@@ -174,13 +175,68 @@ def test_an_overloaded_endpoint_changes_nothing_among_the_others() -> None:
 
 
 def test_an_idle_endpoint_never_looks_slower_than_the_limit() -> None:
-    """A bad measurement is tried again; a busy endpoint is taken by its word."""
+    """A bad measurement is tried again; a busy endpoint is taken by its word, or nearly."""
     awful = replace(SPEEDS, prefill_tokens_per_s=1.0, decode_s_per_token=100.0)
     busy = replace(IDLE, running=1)
-    found = costs(pod(0), pod(1, speeds=awful), pod(2, busy, speeds=awful)).compute
-    assert found.tolist() == pytest.approx([0.96, 8 * 0.96, 960.0])
+    fine = pod(0), pod(1)
+    found = costs(*fine, pod(2, speeds=awful), pod(3, busy, speeds=awful)).compute
+    assert found.tolist() == pytest.approx([0.96, 0.96, 8 * 0.96, 960.0 / 1.5])
     honest = replace(SPEEDS, prefill_tokens_per_s=130.0)
-    assert costs(pod(0), pod(1, speeds=honest)).compute[1] == pytest.approx(960 / 130)
+    assert costs(*fine, pod(2, speeds=honest)).compute[2] == pytest.approx(960 / 130 / 1.5)
+
+
+@pytest.mark.parametrize(
+    ("speed", "seconds"),
+    [(1000.0, 0.96), (700.0, 0.96), (1400.0, 0.96), (500.0, 1.28), (4000.0, 0.36)],
+)
+def test_measured_speeds_count_as_far_as_they_differ_by_more_than_chance(
+    speed: float, seconds: float
+) -> None:
+    """1.5 is taken for chance, and taken off what is more."""
+    equals = [pod(number) for number in range(3)]
+    other = pod(3, speeds=replace(SPEEDS, prefill_tokens_per_s=speed, decode_s_per_token=0.1))
+    assert costs(*equals, other).compute.tolist() == pytest.approx([0.96] * 3 + [seconds])
+
+
+def herd(*given: int, rules: CostRules = RULES, cached: int = 640) -> list[float]:
+    """Seconds at endpoints that were given so many equal requests; the first holds the prompt."""
+    ids = [pod(number).id for number in range(len(given))]
+    twins = {ident: count for ident, count in zip(ids, given, strict=True) if count}
+    pods = [pod(number) for number in range(len(given))]
+    pods[0] = replace(pods[0], match=Match(cached, Source.PRECISE))
+    found: list[float] = costs(
+        *pods, request=replace(ASKED, twins=twins), rules=rules
+    ).herd.tolist()
+    return found
+
+
+def test_few_equal_requests_stay_where_their_prompt_is() -> None:
+    assert herd(7, 0, 0, 0) == [0.0] * 4
+    assert herd(8, 0, 0, 0)[0] > 0.0
+
+
+def test_what_is_beyond_a_fair_share_of_equal_requests_has_nothing_of_a_cached_prompt() -> None:
+    """Of 40 on 4 endpoints 12: a 13th pays the 0.64 s and 0.16 s for the next, a 14th twice."""
+    assert herd(11, 9, 9, 10) == [0.0] * 4
+    assert herd(12, 9, 9, 9) == pytest.approx([0.8, 0.0, 0.0, 0.0])
+    assert herd(13, 9, 9, 8) == pytest.approx([2 * 0.8, 0.0, 0.0, 0.0])
+
+
+def test_nothing_held_is_nothing_lost_by_being_one_of_many() -> None:
+    assert herd(20, 0, 0, 0, cached=0) == [0.0] * 4
+
+
+def test_a_single_endpoint_may_be_given_all_of_them() -> None:
+    assert herd(500) == [0.0]
+
+
+def test_a_herd_says_nothing_about_where_a_prompt_is_computed() -> None:
+    twins = {pod(0).id: 30}
+    here = pod(0, match=Match(640, Source.PRECISE))
+    found = costs(here, pod(1), request=replace(ASKED, twins=twins))
+    assert found.herd[0] > 0.0
+    assert found.prompt[0] == pytest.approx(0.32 + 0.08)
+    assert found.total[0] == pytest.approx(found.prompt[0] + found.herd[0])
 
 
 def test_an_answer_of_no_tokens_slows_nobody() -> None:
@@ -289,14 +345,16 @@ def test_a_split_has_to_save_the_margin(margin: float, word: str) -> None:
 def split(*pods: Endpoint, destination: Endpoint) -> Part:
     built = default_built("cost")
     return prefill(
-        ASKED,
-        (destination,),
-        Candidates.of([destination, *pods]),
-        built=built,
-        course=built.handler.plugin.course(ASKED, ("decode", "prefill")),
-        chance=Random(1),
-        ballot=Booth().ballot,
-        normal=True,
+        Wish(
+            request=ASKED,
+            destinations=(destination,),
+            eligible=Candidates.of([destination, *pods]),
+            built=built,
+            course=built.handler.plugin.course(ASKED, ("decode", "prefill")),
+            chance=Random(1),
+            ballot=Booth().ballot,
+            normal=True,
+        )
     )
 
 

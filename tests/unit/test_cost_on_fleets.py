@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from epp.sim.settings import CoreSettings
+from epp.state.pace import ENOUGH
 from tests.fakes import workloads
 from tests.fakes.virtual_fleet import GPU, Fleet, Weights
 
@@ -70,16 +71,18 @@ def test_a_slow_engine_gets_less_and_costs_nobody_much() -> None:
 def test_an_engine_that_was_measured_wrong_is_tried_again() -> None:
     """Red without `slowest`: it starves."""
     fleet = new(seed=1)
-    for number, seconds in enumerate((160.0, 1.0, 1.0, 1.0)):
+    for number, seconds in enumerate((4.0, 0.025, 0.025, 0.025)):
         life = fleet.state.endpoints.incarnation(fleet.ids[number])
         assert life is not None
-        fleet.load.reserve(
-            life, f"m{number}", prefill_tokens=8000, decode_tokens=0, has_writer=False, now=-200.0
-        )
-        fleet.load.first_token(f"m{number}", seconds - 200.0)
-        fleet.load.finish(f"m{number}", seconds - 200.0)
+        for name in (f"{number}-{again}" for again in range(ENOUGH)):
+            fleet.load.reserve(
+                life, name, prefill_tokens=200, decode_tokens=0, has_writer=False, now=-200.0
+            )
+            fleet.load.first_token(name, seconds - 200.0)
+            fleet.load.finish(name, seconds - 200.0)
     found = fleet.state.ready(0.0)
-    assert found.column("prefill_tokens_per_s").tolist() == [50.0, 8000.0, 8000.0, 8000.0]
+    speeds = found.column("prefill_tokens_per_s").tolist()
+    assert speeds == pytest.approx([50.0, 8000.0, 8000.0, 8000.0])
     fleet.run(workloads.strangers(Random(2), 20, 300))
     assert fleet.shares()[0] >= 40, fleet.shares()
 

@@ -172,9 +172,11 @@ def test_affinity_lasts_until_the_expected_delay_with_this_prompt_in_it() -> Non
 def test_affinity_goes_by_the_speed_of_each_endpoint_and_by_the_soonest_of_each_side() -> None:
     held = Match(1024, Source.PRECISE)
     slow = Speeds(prefill_tokens_per_s=100.0)
-    warm, far = pod(0, queued=300, match=held, speeds=slow), pod(1, queued=9000, match=held)
-    assert affine(warm, far, pod(2), pod(3, queued=9000), maxTTFTPenaltyMs=1900) == [True] * 4
-    assert affine(warm, far, pod(2), maxTTFTPenaltyMs=2000) == [True, True, False]
+    warm, far = pod(0, queued=3000, match=held), pod(1, queued=90_000, match=held)
+    cold = pod(2), pod(3, queued=90_000)
+    assert affine(warm, far, *cold, maxTTFTPenaltyMs=15_000) == [True, True, False, False]
+    slowly = pod(0, queued=3000, match=held, speeds=slow)
+    assert affine(slowly, far, *cold, maxTTFTPenaltyMs=15_000) == [True] * 4
 
 
 def test_everybody_stays_where_nothing_is_expected_of_one_side() -> None:

@@ -1,8 +1,8 @@
 """What producers of a configuration ask of the state path."""
 
-from epp.framework import EngineNames
+from epp.framework import PRODUCED, EngineNames, registry
 from epp.framework.engines import BUILT_IN, VLLM, specs
-from epp.request.plan import feeds
+from epp.request.plan import data, feeds
 from epp.request.plan.live import Built, build
 from epp.request.plan.resolve import default_plan, resolve
 
@@ -44,3 +44,12 @@ def test_the_extractor_says_which_engines_there_are() -> None:
     engine_of = feeds.engine_of(plan)
     assert engine_of({}) == EngineNames(name="mine", waiting=specs("q{state=waiting}"))
     assert engine_of(SGLANG_LABEL) == BUILT_IN["sglang"]
+
+
+def test_each_kind_of_data_has_a_word_for_where_it_comes_from_by_default() -> None:
+    assert data.DEFAULTS.keys() == PRODUCED
+    assert all(data.DEFAULTS.values())
+    for kind, name in data.ADDED.items():
+        found = registry.find(name)
+        assert found is not None
+        assert kind in found.produces

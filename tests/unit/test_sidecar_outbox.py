@@ -1,7 +1,7 @@
 """What waits to be said: bounded, in order, and whole after a failure."""
 
 from epp.state.engine_blocks import Delta
-from epp.state.records import Done, FirstToken
+from epp.state.records import BlockChange, Done, FirstToken, TierChange
 from sidecar.state.outbox import REPORTS_PER_RECORD, Outbox
 
 
@@ -13,45 +13,45 @@ def removed(*keys: int) -> Delta:
     return Delta(reset=False, stored=(), removed=keys)
 
 
-def begun(present: list[int] | None = None, **limits: int) -> Outbox:
-    """An outbox whose full state has been said."""
-    outbox = Outbox(lambda: present or [], **limits)
-    outbox.take()
-    outbox.sent()
+def begun(**limits: int) -> Outbox:
+    """An outbox whose snapshot has been said."""
+    outbox = Outbox(**limits)
+    outbox.stated()
     return outbox
 
 
-def test_the_first_record_is_a_full_state_even_when_nothing_is_cached() -> None:
-    outbox = Outbox(list)
+def test_a_snapshot_is_the_first_thing_to_say_and_nothing_waits_beside_it() -> None:
+    outbox = Outbox()
+    assert outbox.owes_snapshot
+    outbox.blocks(stored(1))
     assert not outbox.empty
-    change = outbox.take().blocks
-    assert change is not None
-    assert change.reset
-    assert change.stored == ()
+    assert outbox.take().blocks is None
+    outbox.stated()
     assert outbox.empty
+    outbox.blocks(stored(2))
+    assert outbox.take().blocks == BlockChange(stored=(2,))
 
 
-def test_a_full_state_comes_in_pieces_of_which_only_the_first_resets() -> None:
-    outbox = Outbox(lambda: list(range(10)), keys_per_record=4)
-    changes = []
-    while not outbox.empty:
-        parcel = outbox.take()
-        outbox.sent()
-        assert parcel.blocks is not None
-        changes.append((parcel.blocks.reset, parcel.blocks.stored))
-    assert changes == [(True, (0, 1, 2, 3)), (False, (4, 5, 6, 7)), (False, (8, 9))]
-    assert outbox.resets == 1
+def test_all_is_said_only_when_nothing_waits() -> None:
+    outbox = begun(keys_per_record=1)
+    outbox.blocks(stored(1, 2))
+    outbox.take()
+    assert not outbox.settled
+    outbox.take()
+    assert outbox.settled
 
 
-def test_changes_that_come_during_a_full_state_wait_behind_it() -> None:
-    outbox = Outbox(lambda: [1, 2], keys_per_record=1)
-    assert outbox.take().blocks is not None
-    outbox.blocks(removed(2))
-    second, third = outbox.take().blocks, outbox.take().blocks
-    assert second is not None
-    assert second.stored == (2,)
-    assert third is not None
-    assert third.removed == (2,)
+def test_tiers_are_said_apart_and_share_the_room_of_a_record() -> None:
+    outbox = begun(keys_per_record=3)
+    slower = (TierChange("CPU", (1, 7), (8,)), TierChange("DISK", (), (9,)))
+    outbox.blocks(Delta(reset=False, stored=(1,), removed=(2,), tiers=slower))
+    assert outbox.crowded
+    first, second = outbox.take().blocks, outbox.take().blocks
+    assert first == BlockChange(stored=(1,), removed=(2,), tiers=(TierChange("CPU", (1,)),))
+    assert second == BlockChange(
+        tiers=(TierChange("CPU", (7,), (8,)), TierChange("DISK", (), (9,)))
+    )
+    assert outbox.settled
 
 
 def test_changes_of_one_block_replace_each_other() -> None:
@@ -74,17 +74,13 @@ def test_a_reset_of_the_cache_replaces_all_that_waited() -> None:
     assert (change.reset, change.stored, change.removed) == (True, (5,), ())
 
 
-def test_one_change_more_than_the_limit_becomes_a_full_state() -> None:
-    present = [7, 8, 9]
-    outbox = begun(present, max_changes=3)
+def test_one_change_more_than_the_limit_becomes_a_snapshot() -> None:
+    outbox = begun(max_changes=3)
     outbox.blocks(stored(1, 2, 3))
-    change = outbox.take().blocks
-    assert change is not None
-    assert not change.reset
-    outbox.blocks(stored(1, 2, 3, 4))
-    change = outbox.take().blocks
-    assert change is not None
-    assert (change.reset, change.stored) == (True, (7, 8, 9))
+    assert not outbox.owes_snapshot
+    outbox.blocks(stored(4))
+    assert outbox.owes_snapshot
+    assert outbox.take().blocks is None
 
 
 def test_nothing_to_say_is_an_empty_parcel() -> None:
@@ -102,8 +98,8 @@ def test_reports_of_a_failed_record_are_said_again_in_order() -> None:
     parcel = outbox.take()
     assert [done.decision_id for done in parcel.done] == ["a", "b"]
     assert [first.decision_id for first in parcel.first_tokens] == ["a"]
-    assert parcel.blocks is not None
-    assert parcel.blocks.reset
+    assert parcel.blocks is None
+    assert outbox.owes_snapshot
 
 
 def test_reports_beyond_the_limit_lose_the_oldest_and_are_counted() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from epp.framework import EndpointId, PoolId
 from epp.state.engine_blocks import Delta
-from epp.state.records import Done, EngineStatus
+from epp.state.records import Done, EngineStatus, parse
 from epp.state.reports import LoadReport
 from sidecar.metrics import Metrics
 from sidecar.settings import SidecarSettings
 from sidecar.state import publisher as module
 from sidecar.state.outbox import Outbox
-from sidecar.state.publisher import Publisher
+from sidecar.state.publisher import Kept, Publisher
 from tests.fakes.writers import FakeLog, Fate
 
 ENDPOINT = EndpointId(PoolId("p"), "n", 8000)
@@ -29,15 +29,19 @@ class Bench:
     keys: set[int] = field(default_factory=set)
     life: int = 1000
     status: EngineStatus = field(default_factory=lambda: EngineStatus(ready=True))
-    state_url: str = "tcp://127.0.0.1:1"
     metrics: Metrics = field(default_factory=Metrics)
+    resumed: list[bytes] = field(default_factory=list)
+    recalled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(lambda: sorted(self.keys), keys_per_record=4, max_changes=10)
+        self.outbox = Outbox(keys_per_record=4, max_changes=10)
         self.publisher = Publisher(
             ENDPOINT,
-            SidecarSettings(pool="p", name="n", state_url=self.state_url),
+            SidecarSettings(pool="p", name="n", state_url="tcp://127.0.0.1:1"),
             outbox=self.outbox,
+            kept=lambda: Kept(present=sorted(self.keys), tiers={}, memory=b"memory"),
+            resume=self.resumed.append,
+            recalled=self.recalled,
             status=lambda: self.status,
             start_ms=lambda: self.life,
             open_writer=lambda: self.log,
@@ -63,9 +67,9 @@ class Bench:
 
 @asynccontextmanager
 async def publishing(
-    *fates: Fate, life: int = 1000, state_url: str = "tcp://127.0.0.1:1"
+    *fates: Fate, life: int = 1000, log: FakeLog | None = None
 ) -> AsyncIterator[Bench]:
-    bench = Bench(FakeLog(fates=list(fates)), life=life, state_url=state_url)
+    bench = Bench(log or FakeLog(fates=list(fates)), life=life)
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(bench.publisher.run())
         await asyncio.sleep(0.001)
@@ -75,16 +79,60 @@ async def publishing(
             task.cancel()
 
 
-async def test_redis_hears_the_full_state_again_and_again_and_a_state_port_once() -> None:
-    async with publishing(state_url="redis://127.0.0.1:1") as bench:
-        await asyncio.sleep(60)
-        assert bench.outbox.resets == 3
+async def test_a_snapshot_is_written_at_least_every_twenty_seconds() -> None:
     async with publishing() as bench:
-        await asyncio.sleep(60)
-        assert bench.outbox.resets == 1
+        bench.store(1, 2)
+        await asyncio.sleep(61)
+        assert 4 <= len(bench.log.saves) <= 5
+        assert bench.value("snapshots_total") == len(bench.log.saves)
+        last = bench.log.saves[-1]
+        assert last.memory == b"memory"
+        (part,) = (parse(data) for data in last.parts)
+        assert part.blocks is not None
+        assert part.blocks.stored == (1, 2)
 
 
-async def test_a_life_is_claimed_and_its_full_state_said() -> None:
+async def test_a_snapshot_waits_until_all_changes_are_said() -> None:
+    async with publishing() as bench:
+        for key in range(5, 3005):
+            bench.store(key)
+            await asyncio.sleep(0.01)
+        assert len(bench.log.saves) >= 2
+        assert bench.log.view.keys == bench.keys
+
+
+async def test_an_earlier_writers_memory_is_asked_for_once_before_the_first_claim() -> None:
+    log = FakeLog(memory=b"remembered")
+    async with publishing(log=log) as bench:
+        assert bench.resumed == [b"remembered"]
+        assert bench.recalled.is_set()
+        bench.restart_engine()
+        await asyncio.sleep(0.1)
+        assert len(log.claims) == 2
+        assert bench.resumed == [b"remembered"]
+
+
+async def test_nobody_waits_for_a_memory_that_cannot_be_asked_for() -> None:
+    async with publishing(Fate.LOST) as bench:
+        assert bench.recalled.is_set()
+        assert bench.log.claims == []
+        await asyncio.sleep(module.MAX_BACKOFF_S)
+        assert len(bench.log.claims) == 1
+
+
+async def test_the_more_writers_the_longer_the_flush_period() -> None:
+    async with publishing() as bench:
+        bench.log.writers = 1000
+        await asyncio.sleep(1)
+        bench.log.times.clear()
+        for key in range(200):
+            bench.store(key % 3)
+            await asyncio.sleep(0.01)
+        gaps = [b - a for a, b in zip(bench.log.times, bench.log.times[1:], strict=False)]
+        assert min(gaps) >= 0.4999
+
+
+async def test_a_life_is_claimed_and_a_snapshot_said() -> None:
     async with publishing() as bench:
         assert [inc.start_ms for inc, _ in bench.log.claims] == [1000]
         assert bench.log.view.status == EngineStatus(ready=True)
@@ -125,18 +173,28 @@ async def test_changes_are_said_at_once_but_never_more_often_than_the_flush_peri
         assert bench.log.view.keys == bench.keys
 
 
-async def test_a_full_state_beyond_one_record_is_said_without_pauses() -> None:
+async def test_more_changes_than_fit_into_one_record_are_said_without_pauses() -> None:
     async with publishing() as bench:
-        bench.keys = set(range(40))
-        bench.outbox.restart()
-        bench.publisher.wake()
+        bench.store(*range(8))
         await asyncio.sleep(0.021)
+        assert bench.log.view.keys == bench.keys
+        assert bench.log.times[-1] == bench.log.times[-2]
+
+
+async def test_more_changes_than_may_wait_become_a_snapshot_that_takes_a_number() -> None:
+    async with publishing() as bench:
+        await asyncio.sleep(0.1)
+        seq = bench.log.view.seq
+        bench.store(*range(40))
+        await asyncio.sleep(0.021)
+        assert len(bench.log.saves) == 2
+        assert bench.log.view.seq == seq + 2
         assert bench.log.view.keys == bench.keys
         assert bench.outbox.empty
 
 
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.UNKNOWN])
-async def test_after_a_failed_append_the_life_is_claimed_anew_with_the_full_state(
+async def test_after_a_failed_append_the_life_is_claimed_anew_with_a_snapshot(
     fate: Fate,
 ) -> None:
     async with publishing() as bench:
@@ -186,7 +244,7 @@ async def test_a_fenced_writer_is_silent_until_the_engines_next_life() -> None:
 
 
 async def test_a_fenced_writer_tries_its_life_again_after_a_minute() -> None:
-    async with publishing(Fate.FENCED) as bench:
+    async with publishing(Fate.FINE, Fate.FENCED) as bench:
         await asyncio.sleep(module.FENCED_RETRY_S + 1)
         assert len(bench.log.claims) == 2
         assert bench.value("publishing") == 1

@@ -11,8 +11,8 @@ decision is about this pair. Where nothing is known of tokens or matches, nothin
 Parameters:
 - `marginSeconds` (0.02; not below 0): what a split must save at least. A handoff is two more round
   trips.
-- `answerTokens`, `queuedTokens`, `usualTokens`, `batchGrowth`, `harm`, `coming`, `slowest`: as
-  those of `cost-scorer`.
+- `answerTokens`, `queuedTokens`, `usualTokens`, `batchGrowth`, `harm`, `coming`, `slowest`,
+  `alike`, `fewTwins`, `twinShare`: as those of `cost-scorer`.
 
 Formula: split where `prompt seconds here - prompt seconds there >= marginSeconds`.
 
@@ -36,6 +36,10 @@ class CostPd(CostRules):
     consumes: ClassVar[frozenset[str]] = frozenset(
         {"engine-metrics", "inflight-load", "prefix-match", "tokens"}
     )
+    without_effect: ClassVar = {
+        "few_twins": "equal requests count where endpoints are rated",
+        "twin_share": "equal requests count where endpoints are rated",
+    }
     margin_seconds: float = 0.02
 
     def __post_init__(self) -> None:

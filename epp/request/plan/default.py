@@ -3,10 +3,10 @@
 Endpoints are rated by the seconds that a request costs there, its own and those of others
 (`epp.framework.cost`): a cached prefix is worth what computing it would take, so that a long one is
 worth a longer queue than a short one, and one overloaded endpoint changes nothing among the others
-(fault B12). Of 40 equal requests at once on 4 equal endpoints none gets more than 14, unless one of
-them alone holds a prompt so long that computing it elsewhere costs more. On endpoints that are
-idle, a LoRA adapter that runs somewhere is worth a quarter of a second more than free room for it,
-and room four seconds more than none; requests for a base model do not feel it (fault B22).
+(fault B12). Of 40 equal requests at once on 4 equal endpoints none gets more than 14, however long
+their prompt is and whoever holds it. On endpoints that are idle, a LoRA adapter that runs somewhere
+is worth a quarter of a second more than free room for it, and room four seconds more than none;
+requests for a base model do not feel it (fault B22).
 """
 
 _CONFIG = """\

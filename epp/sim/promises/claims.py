@@ -117,12 +117,8 @@ BURST_MOST = 14
 
 
 async def burst(trial: Trial) -> list[Result]:
-    """Equal requests at once spread, although the first of them makes one engine attractive.
-
-    Up to the point where another engine computes the prompt sooner than that one finds room: of a
-    longer prompt it rightly takes more.
-    """
-    prompt = trial.text(100)
+    """Equal requests at once spread, although the first of them makes one engine attractive."""
+    prompt = trial.text(400)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(trial.ask(prompt, max_tokens=16)) for _ in range(BURST)]
     answers = [task.result() for task in tasks]

@@ -7,12 +7,13 @@ they are back within moments, and so everybody begins with all there is.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import cast
 
 from epp.errors import StoreError
-from epp.state.store import Batch
+from epp.framework import EndpointId
+from epp.state.store import OneStream
 from epp.state.store.frames import FrameBuffer, frame
 from epp.state.store.memory import StateServer
 from epp.state.sums import ReplicaSums, SumsError
@@ -24,7 +25,7 @@ QUEUED_BYTES = 64 << 20
 MOST_LINES = 64
 
 
-class Hub:
+class Hub(OneStream):
     """A Reader and a SumsBoard for this worker, and the other ends of the others'.
 
     `counts` has `lines` that came, and those that were `slow`, `damaged` or too many (`full`).
@@ -49,13 +50,20 @@ class Hub:
     def connected(self) -> bool:
         return self.server.connected
 
-    async def records(self) -> AsyncIterator[Batch]:
-        async for batch in self.server.records():
+    @property
+    def listening_since(self) -> float | None:
+        return self.server.listening_since
+
+    def reread(self, endpoints: Iterable[EndpointId]) -> None:
+        self.server.reread(endpoints)
+
+    async def records(self) -> AsyncIterator[list[bytes]]:
+        async for records in self.server.records():
             if self._lines:
-                data = b"".join(map(frame, batch.records))
+                data = b"".join(map(frame, records))
                 for line in list(self._lines):
                     line.send(data)
-            yield batch
+            yield records
 
     async def publish(self, sums: ReplicaSums) -> None:
         data = said(sums)

@@ -7,11 +7,12 @@ what is known; the link comes back by itself.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 from epp.errors import StoreError
-from epp.state.store import Batch
+from epp.framework import EndpointId
+from epp.state.store import OneStream
 from epp.state.store.frames import FrameBuffer
 from epp.state.sums import ReplicaSums, SumsError
 
@@ -22,7 +23,7 @@ PAUSE_S = 0.1
 READ_BYTES = 1 << 18
 
 
-class Link:
+class Link(OneStream):
     """A Reader and a SumsBoard. `counts` has `connected` and `lost`."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float], rng: random.Random) -> None:
@@ -31,13 +32,16 @@ class Link:
         self._board = Board(clock)
         self._rng = rng
         self._up: asyncio.StreamWriter | None = None
+        self.listening_since: float | None = None
 
     @property
     def connected(self) -> bool:
         return self._up is not None
 
-    async def records(self) -> AsyncIterator[Batch]:
-        """Batches in order, for ever; the first one of a new line is `resumed`."""
+    def reread(self, endpoints: Iterable[EndpointId]) -> None:
+        """Nothing to do: records are lost with a line, and a new line begins with all there is."""
+
+    async def records(self) -> AsyncIterator[list[bytes]]:
         while True:
             try:
                 down, self._up = await asyncio.open_unix_connection(str(self._path))
@@ -45,11 +49,10 @@ class Link:
                 await asyncio.sleep(PAUSE_S * self._rng.uniform(0.5, 1.5))
                 continue
             self.counts["connected"] += 1
-            resumed = self.counts["connected"] > 1
+            self.listening_since = asyncio.get_running_loop().time()
             try:
                 async for records in self._messages(down):
-                    yield Batch(records, resumed=resumed)
-                    resumed = False
+                    yield records
             except (OSError, StoreError, SumsError):
                 self.counts["lost"] += 1
             finally:
@@ -89,3 +92,4 @@ class Link:
         if self._up is not None:
             self._up.close()
             self._up = None
+            self.listening_since = None

@@ -8,15 +8,17 @@ Least rights (Redis ACL): `~epp:{<pool>:0}:sums* +evalsha +script|load +time +hs
 +zadd +zrem +zrangebyscore +pexpire`.
 """
 
-import asyncio
 from typing import Any, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
 
 from epp.errors import StoreError
 from epp.framework import PoolId
 from epp.state.sums import LEASE_S, ReplicaSums, SumsError, encode, parse
+
+from .link import CALL_S, Link
+from .place import Access, Place
+from .scripts import Scripts
 
 MOST_REPLICAS = 256
 """Of those whose lease has not run out; the ones that end first are not read."""
@@ -62,18 +64,18 @@ return {}
 
 
 class RedisBoard:
-    """A SumsBoard over a client of its own. Every call ends within `call_s`."""
+    """A SumsBoard over a connection of its own, owned by one task. Calls end within `call_s`."""
 
-    def __init__(self, client: Redis, pool: PoolId, name: str, *, call_s: float = 1.0) -> None:
+    def __init__(self, access: Access, pool: PoolId, name: str, *, call_s: float = CALL_S) -> None:
         """`name`: of this life of this replica, as in its sums."""
         self.odd = 0
         """Sums that could not be read."""
-        self._client = client
         self._name = name
         self._call_s = call_s
         key = f"epp:{{{pool}:0}}:sums"
         self._keys = (key, f"{key}:until")
-        self._shas: dict[str, str] = {}
+        self._link = Link(Place(access, key, call_s))
+        self._scripts = Scripts()
 
     async def publish(self, sums: ReplicaSums) -> None:
         await self._run(_PUBLISH, self._name, encode(sums), _LEASE_MS)
@@ -93,27 +95,10 @@ class RedisBoard:
         except StoreError:
             pass  # the lease ends it
         finally:
-            await self._client.aclose()
+            await self._link.drop()
 
     async def _run(self, script: str, *arguments: str | bytes | int) -> list[Any]:
-        try:
-            async with asyncio.timeout(self._call_s):
-                return await self._evaluate(script, arguments)
-        except (RedisError, OSError, TimeoutError) as error:
-            await self._client.connection_pool.disconnect(inuse_connections=True)
-            why = type(error).__name__
-            raise StoreError(f"the replicas' board does not answer: {why}") from None
+        def run(client: Redis) -> Any:
+            return self._scripts.run(client, script, self._keys, arguments)
 
-    async def _evaluate(self, script: str, arguments: tuple[str | bytes | int, ...]) -> list[Any]:
-        """Loaded when Redis does not know it (any more)."""
-        sha = self._shas.get(script) or await self._load(script)
-        given = (*self._keys, *arguments)
-        try:
-            found = await self._client.evalsha(sha, len(self._keys), *given)
-        except NoScriptError:
-            found = await self._client.evalsha(await self._load(script), len(self._keys), *given)
-        return cast("list[Any]", found)
-
-    async def _load(self, script: str) -> str:
-        self._shas[script] = str(await self._client.script_load(script))
-        return self._shas[script]
+        return cast("list[Any]", await self._link.call(run, self._call_s))

@@ -1,9 +1,10 @@
 """The picker's own log: sidecars stream their records over one connection each to its state port.
 
-`StateServer` is the Reader in the picker, `StateWriter` the Writer in a sidecar. One picker
+`StateServer` is the Reader in the picker; `port_writer` has the Writer of a sidecar. One picker
 replica only. The first frame of a connection is a Hello, answered by a Welcome; then records flow
 one way. A newer connection for an endpoint replaces the older one, unless it speaks for an earlier
-life. A writer begins with a full state whenever it connects, so nothing is kept here.
+life. A writer begins with a snapshot whenever it connects, so of records nothing is kept here, only
+what a writer wants to know again should it restart.
 
 Who may connect: with a token, whoever presents it; without one, loopback only.
 """
@@ -11,18 +12,19 @@ Who may connect: with a token, whoever presents it; without one, loopback only.
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
 from google.protobuf.message import DecodeError
 
 from epp._pb import state_pb2 as pb
-from epp.errors import Fenced, StoreError
+from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation
 
-from . import Batch
+from . import OneStream
 from .frames import FrameBuffer, frame
+from .memories import Assembly, Memories, pieces
 
 VERSION = 1
 FENCED = "fenced"
@@ -40,7 +42,7 @@ class ServerLimits:
     """Records of one connection that wait to be applied; then it is not read from any more."""
 
 
-class StateServer:
+class StateServer(OneStream):
     """Reader that hosts the log. `start` first, then iterate `records` in one task.
 
     `refused` counts connections that were turned away, by reason; `token` never appears anywhere.
@@ -67,10 +69,13 @@ class StateServer:
         self._starts: dict[EndpointId, int] = {}
         self._records: list[bytes] = []
         self._arrived = asyncio.Event()
+        self.memories = Memories()
+        self.listening_since: float | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the port is taken."""
         loop = asyncio.get_running_loop()
+        self.listening_since = loop.time()
         self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port)
 
     @property
@@ -90,14 +95,21 @@ class StateServer:
         """Sidecars that are connected and welcome."""
         return len(self._writers)
 
-    async def records(self) -> AsyncIterator[Batch]:
+    def reread(self, endpoints: Iterable[EndpointId]) -> None:
+        """Let those writers connect anew, which begins with a snapshot."""
+        for endpoint in endpoints:
+            writer = self._writers.get(endpoint)
+            if writer is not None:
+                writer.refuse("gap")
+
+    async def records(self) -> AsyncIterator[list[bytes]]:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            batch, self._records = self._records, []
+            records, self._records = self._records, []
             for connection in self._connections:
                 connection.taken()
-            yield Batch(batch)
+            yield records
 
     def ask_again(self) -> None:
         """Cut all writers: they come back within moments, and begin with all they know."""
@@ -131,6 +143,21 @@ class StateServer:
 
     def welcome(self, connection: "_Connection", hello: pb.Hello) -> str:
         """Why this writer is refused; empty when it is welcome and the endpoint's only writer."""
+        refused = self._refusal(connection, hello)
+        if refused or hello.recall:
+            return refused
+        endpoint = EndpointId.parse(hello.endpoint)
+        self._starts[endpoint] = hello.incarnation
+        if len(self._starts) > 8 * self.limits.connections:
+            self._starts = {e: s for e, s in self._starts.items() if self._is_member(e)}
+            self.memories.retain(set(self._starts))
+        older = self._writers.get(endpoint)
+        self._writers[endpoint] = connection
+        if older is not None:
+            older.refuse(FENCED)
+        return ""
+
+    def _refusal(self, connection: "_Connection", hello: pb.Hello) -> str:
         if hello.version != VERSION:
             return "version"
         if not self._trusted(connection, hello.token):
@@ -143,13 +170,6 @@ class StateServer:
             return "no-member"
         if hello.incarnation < self._starts.get(endpoint, 0):
             return FENCED
-        self._starts[endpoint] = hello.incarnation
-        if len(self._starts) > 8 * self.limits.connections:
-            self._starts = {e: s for e, s in self._starts.items() if self._is_member(e)}
-        older = self._writers.get(endpoint)
-        self._writers[endpoint] = connection
-        if older is not None:
-            older.refuse(FENCED)
         return ""
 
     def _trusted(self, connection: "_Connection", token: str) -> bool:
@@ -167,6 +187,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: StateServer) -> None:
         self.endpoint: EndpointId | None = None
+        self._incarnation: Incarnation | None = None
+        self._memory = Assembly()
         self.on_loopback = False
         self._server = server
         self._transport: asyncio.Transport | None = None
@@ -196,11 +218,27 @@ class _Connection(asyncio.Protocol):
             return
         if frames and self.endpoint is None and not self._hello(frames.pop(0)):
             return
-        if frames:
-            self._queued += sum(map(len, frames))
+        try:
+            records = [record for data in frames if (record := self._said(data)) is not None]
+        except (DecodeError, UnicodeDecodeError):
+            self._turn_away("damaged")
+            return
+        if records:
+            self._queued += sum(map(len, records))
             if self._queued > self._server.limits.queued_bytes:
                 self._transport.pause_reading()
-            self._server.arrived(frames)
+            self._server.arrived(records)
+
+    def _said(self, data: bytes) -> bytes | None:
+        """The record in a frame; None for one that speaks of something else."""
+        said = pb.Said()
+        said.ParseFromString(data)
+        if said.WhichOneof("what") == "memory" and self._incarnation is not None:
+            piece = said.memory
+            whole = self._memory.add(piece.piece, piece.index, last=piece.last)
+            if whole is not None:
+                self._server.memories.keep(self._incarnation, whole)
+        return said.record if said.WhichOneof("what") == "record" else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -217,8 +255,7 @@ class _Connection(asyncio.Protocol):
     def refuse(self, reason: str) -> None:
         """Say why and close."""
         if self._transport is not None and not self._transport.is_closing():
-            answer = pb.Welcome(version=VERSION, refused=reason)
-            self._transport.write(frame(answer.SerializeToString()))
+            self._say(pb.Welcome(version=VERSION, refused=reason))
             self._transport.close()
 
     def abort(self) -> None:
@@ -236,11 +273,27 @@ class _Connection(asyncio.Protocol):
         if refused:
             self._turn_away(refused)
             return False
-        self.endpoint = EndpointId.parse(hello.endpoint)
-        assert self._transport is not None
-        self._transport.write(frame(pb.Welcome(version=VERSION).SerializeToString()))
+        self._incarnation = Incarnation(EndpointId.parse(hello.endpoint), hello.incarnation)
+        if hello.recall:
+            self._recall(self._incarnation)
+            return False
+        self.endpoint = self._incarnation.endpoint
+        self._say(pb.Welcome(version=VERSION, writers=self._server.writers))
         self._await_words()
         return True
+
+    def _recall(self, incarnation: Incarnation) -> None:
+        """Say the memory, and close."""
+        assert self._transport is not None
+        *first, last = pieces(self._server.memories.recall(incarnation))
+        for piece in first:
+            self._say(pb.Welcome(version=VERSION, memory=piece, more=True))
+        self._say(pb.Welcome(version=VERSION, memory=last))
+        self._transport.close()
+
+    def _say(self, welcome: pb.Welcome) -> None:
+        assert self._transport is not None
+        self._transport.write(frame(welcome.SerializeToString()))
 
     def _turn_away(self, reason: str) -> None:
         self._server.count(reason)
@@ -270,117 +323,3 @@ def _is_loopback(peer: object) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
-
-
-class StateWriter:
-    """Writer over one connection to a picker's state port. A call takes `timeout_s` at most."""
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        token: str | None = None,
-        timeout_s: float = 2.0,
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._token = token or ""
-        self._timeout_s = timeout_s
-        self._line: _Line | None = None
-
-    async def claim(self, incarnation: Incarnation, nonce: int) -> None:
-        await self.close()
-        hello = pb.Hello(
-            version=VERSION,
-            endpoint=str(incarnation.endpoint),
-            token=self._token,
-            incarnation=incarnation.start_ms,
-            nonce=nonce,
-        )
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                _, self._line = await loop.create_connection(_Line, self._host, self._port)
-                self._line.send(frame(hello.SerializeToString()))
-                await self._line.answered.wait()
-        except (OSError, TimeoutError) as error:
-            await self.close()
-            raise StoreError(f"state port {self._host}:{self._port} cannot be reached") from error
-        self._check()
-
-    async def append(self, record: bytes) -> None:
-        if self._line is None:
-            raise StoreError("claim first: there is no connection to the state port")
-        self._check()
-        try:
-            self._line.send(frame(record))
-            async with asyncio.timeout(self._timeout_s):
-                await self._line.drained.wait()
-        except TimeoutError as error:
-            await self.close()
-            raise StoreError("the state port does not take any more") from error
-        self._check()
-
-    async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
-
-    def _check(self) -> None:
-        line = self._line
-        if line is None or (not line.lost and not line.refused):
-            return
-        self._line = None
-        line.close()
-        if line.refused == FENCED:
-            raise Fenced("another writer, or a later life of the engine, took over")
-        raise StoreError(
-            f"the state port refused us: {line.refused}" if line.refused else "connection lost"
-        )
-
-
-class _Line(asyncio.Protocol):
-    """The writer's side of a connection."""
-
-    def __init__(self) -> None:
-        self.refused = ""
-        self.lost = False
-        self.answered = asyncio.Event()
-        self.drained = asyncio.Event()
-        self.drained.set()
-        self._transport: asyncio.Transport | None = None
-        self._frames = FrameBuffer()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for answer in self._frames.feed(data):
-                welcome = pb.Welcome()
-                welcome.ParseFromString(answer)
-                self.refused = welcome.refused or self.refused
-                self.answered.set()
-        except (StoreError, DecodeError, UnicodeDecodeError):
-            self.refused = "not a state port"
-            self.answered.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        self.answered.set()
-        self.drained.set()
-
-    def pause_writing(self) -> None:
-        self.drained.clear()
-
-    def resume_writing(self) -> None:
-        self.drained.set()
-
-    def send(self, data: bytes) -> None:
-        if self._transport is not None and not self.lost:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort() if not self.drained.is_set() else self._transport.close()

@@ -1,30 +1,45 @@
-"""The sidecar's way to its store: one URL says which."""
+"""The ways to a store: one URL says which."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from epp.errors import ConfigError
 from epp.framework import PoolId
 
 from . import Writer
-from .memory import StateWriter
-from .redis import RedisWriter
+from .place import read_access
+from .port_writer import StateWriter
+from .redis_writer import RedisWriter
 
 DEFAULT_PORT = 9004
 
 
-def open_writer(url: str, pool: PoolId, token: str | None = None) -> Writer:
-    """`tcp://host[:port]` is a picker's state port, `redis[s]://…` a Redis.
+def open_writer(
+    url: str,
+    pool: PoolId,
+    token: str | None = None,
+    *,
+    password_file: Path | None = None,
+    ca_file: Path | None = None,
+    streams: int = 1,
+) -> Writer:
+    """`tcp://host[:port]` is a picker's state port, `redis…://…` a Redis; see `place`.
 
     `token` is the state port's token or, for a URL without one, the Redis password. Connects
     lazily. Raises ConfigError for a URL of another kind; the message never quotes the URL.
     """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
     except ValueError as error:
-        raise ConfigError("", "state URL: not a URL, or its port is not a number") from error
+        raise ConfigError("", "state URL: not a URL") from error
     if parts.scheme == "tcp" and host:
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError("", "state URL: its port is not a number") from error
         return StateWriter(host, DEFAULT_PORT if port is None else port, token=token)
-    if parts.scheme in {"redis", "rediss"}:
-        return RedisWriter(url, pool, password=None if parts.password else token)
+    if parts.scheme.partition("+")[0] in {"redis", "rediss"}:
+        access = read_access(url, password=token, password_file=password_file, ca_file=ca_file)
+        return RedisWriter(access, pool, streams=streams)
     raise ConfigError("", "state URL: use tcp://host:port (a picker's state port) or redis://…")
