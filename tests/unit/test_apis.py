@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from epp.errors import BadRequest, ModelNotFound
-from epp.request.apis import catalog
+from epp.request.apis import catalog, openai
 from epp.request.apis.conversation import MEDIA_TOKENS
 from epp.request.apis.prompt import (
     HEAD_BYTES,
@@ -372,3 +372,35 @@ def test_json_that_only_engines_accept_passes_unscored_for_them_to_judge() -> No
 @pytest.mark.parametrize("model", ["a\r\nx-evil: 1", "m" * 20_000, "mödel", "m\0"])
 def test_a23_any_model_name_is_understood(model: str) -> None:
     assert catalog.parse(_post({"model": model, "prompt": "p"})).model == model
+
+
+def test_thoughts_have_the_name_that_tokenize_reads() -> None:
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "c", "reasoning_content": "old", "reasoning": "new"},
+    ]
+    body = msgspec.json.encode({"model": "m", "messages": turns})
+    prompt = openai.chat("/v1/chat/completions", body).prompt
+    assert isinstance(prompt, TextPrompt)
+    assert prompt.tokenize is not None
+    messages = msgspec.json.decode(dict(prompt.tokenize)["messages"])
+    assert [one.get("reasoning") for one in messages] == [None, "hm", "new"]
+    assert not any("reasoning_content" in one for one in messages)
+
+
+@pytest.mark.parametrize(
+    ("more", "thinks"),
+    [
+        ({"reasoning_effort": "low"}, True),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}, False),
+    ],
+)
+def test_an_effort_says_whether_the_model_is_to_think(more: dict[str, Any], thinks: bool) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], **more}
+    prompt = openai.chat("/v1/chat/completions", msgspec.json.encode(body)).prompt
+    assert isinstance(prompt, TextPrompt)
+    assert prompt.tokenize is not None
+    arguments = msgspec.json.decode(dict(prompt.tokenize)["chat_template_kwargs"])
+    assert arguments["enable_thinking"] is thinks

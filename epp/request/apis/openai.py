@@ -161,15 +161,35 @@ def _chat_prompt(request: _Chat) -> Prompt:
 
 
 def _chat_fields(request: _Chat) -> tuple[tuple[str, bytes], ...]:
-    """What shapes the prompt. `/tokenize` takes documents and effort only as template arguments."""
-    fields = (("messages", bytes(request.messages)), *present(request, _TEMPLATE_FIELDS))
+    """What shapes the prompt.
+
+    To `/tokenize` documents and effort are template arguments, and it does not conclude from an
+    effort that the model is to think.
+    """
+    fields = (("messages", _thoughts(request.messages)), *present(request, _TEMPLATE_FIELDS))
     arguments = present(request, ("documents", "reasoning_effort"))
     if not arguments:
         return fields + present(request, ("chat_template_kwargs",))
     given_kwargs = request.chat_template_kwargs
     merged = _kwargs.decode(given_kwargs) if given(given_kwargs) else {}
+    if given(request.reasoning_effort):
+        thinks = bytes(request.reasoning_effort) != b'"none"'
+        merged.setdefault("enable_thinking", msgspec.Raw(msgspec.json.encode(thinks)))
     merged.update((name, msgspec.Raw(raw)) for name, raw in arguments)
     return (*fields, ("chat_template_kwargs", msgspec.json.encode(merged)))
+
+
+def _thoughts(messages: msgspec.Raw) -> bytes:
+    """Messages whose thoughts have the name that `/tokenize` reads; chats may say the older one."""
+    raw = bytes(messages)
+    if b'"reasoning_content"' not in raw:
+        return raw
+    decoded = msgspec.json.decode(raw)
+    for message in decoded:
+        thought = message.pop("reasoning_content", None)
+        if thought is not None and message.get("reasoning") is None:
+            message["reasoning"] = thought
+    return msgspec.json.encode(decoded)
 
 
 def _whole(request: _Generation, limit: msgspec.Raw) -> str:

@@ -51,10 +51,12 @@ def _message(message: Any, *, parts: bool) -> dict[str, Any]:
     if role == "system":
         texts = [kept for text in texts if (kept := _unbilled(text)) is not None]
     made: dict[str, Any] = {"role": role}
-    if parts and role != "tool":
-        made["content"] = [{"type": "text", "text": text} for text in texts]
-    else:
+    if not parts:
+        made["content"] = "\n".join(filter(None, texts))
+    elif role == "tool":
         made["content"] = "\n".join(texts)
+    else:
+        made["content"] = [{"type": "text", "text": text} for text in texts]
     if role == "assistant":
         _add_answer(made, message)
     elif role == "tool" and "tool_call_id" in message:
