@@ -82,6 +82,15 @@ def sidecar(
     state_token_file: Annotated[
         Path | None, typer.Option(help="File with the token of the picker's state port.")
     ] = None,
+    state_password_file: Annotated[
+        Path | None, typer.Option(help="File with a Redis password, read for every connection.")
+    ] = None,
+    state_ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of who signs that of a rediss:// server.")
+    ] = None,
+    state_streams: Annotated[
+        int, typer.Option(help="Streams of the pool's log in Redis; pickers must say the same.")
+    ] = 1,
     kv_events: Annotated[
         str | None, typer.Option(help="ZeroMQ endpoint of the engine's KV events.")
     ] = None,
@@ -165,6 +174,9 @@ def sidecar(
         "model": model,
         "state_url": state_url,
         "state_token": None if state_token_file is None else read_token(state_token_file),
+        "state_password_file": state_password_file,
+        "state_ca_file": state_ca_file,
+        "state_streams": state_streams,
         "kv_events": kv_events,
         "kv_events_bind": kv_events_bind,
         "kv_replay": kv_replay,

@@ -41,9 +41,11 @@ def free_port() -> int:
 class RedisServer:
     """Started by `start`; `url` stays the same over restarts, its data does not."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, config: Path | None = None) -> None:
+        """With a `config` it is a Sentinel, which writes into that file."""
         self.port = free_port()
         self._arguments = arguments
+        self._config = config
         self._dir = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,13 +55,10 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [
-                binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-                "--appendonly", "no", "--dir", self._dir.name, *self._arguments,
-            ],
+            [binary(), *self._words()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         deadline = time.monotonic() + scaled(10)
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
@@ -68,12 +67,21 @@ class RedisServer:
             time.sleep(0.02)
         raise AssertionError("redis-server does not answer")
 
-    def command(self, *words: str | bytes) -> str:
-        """One command over a connection of its own; the raw reply."""
+    def _words(self) -> list[str]:
+        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._dir.name]
+        if self._config is not None:
+            return [str(self._config), "--sentinel", *where]
+        return [*where, "--save", "", "--appendonly", "no", *self._arguments]
+
+    def command(self, *words: str | bytes, before: bytes = b"") -> str:
+        """One command over a connection of its own; the raw reply. `before`: bytes of another."""
         given = [word.encode() if isinstance(word, str) else word for word in words]
         request = b"*%d\r\n" % len(given)
         request += b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in given)
         with socket.create_connection(("127.0.0.1", self.port), timeout=scaled(5)) as line:
+            if before:
+                line.sendall(before)
+                line.recv(1 << 16)
             line.sendall(request)
             return line.recv(1 << 16).decode(errors="replace")
 

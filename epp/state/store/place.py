@@ -173,8 +173,7 @@ class Place:
             await closed(client)
         owner: Host | None = None
         known: dict[Host, None] = dict.fromkeys((node, *self.access.hosts))
-        for (first, last), nodes in ranges.items():
-            primary = nodes["primary"]
+        for first, last, primary, *_ in ranges:
             host = (_text(primary[0]) or node[0], int(primary[1]))
             known[host] = None
             if int(first) <= self._slot <= int(last):
