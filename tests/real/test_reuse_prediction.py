@@ -76,6 +76,13 @@ class Eye:
             found[size] = min(depth * size, most)
         return found
 
+    async def forgot(self, tokens: list[int]) -> None:
+        """Wait until the engine has told that a prompt is gone."""
+        async with asyncio.timeout(scaled(SEEN_S)):
+            while self.cached(tokens, "")[ENGINE]:
+                await asyncio.sleep(0.02)
+                await self.look()
+
     async def holds(self, tokens: list[int], salt: str) -> None:
         """Wait until the engine has told of a prompt that it computed."""
         whole = (len(tokens) - 1) // ENGINE * ENGINE
@@ -198,7 +205,7 @@ async def run(trial: Trial, requests: int, *, restart: bool) -> None:
         await trial.real.forget(PREFILL)
         # An idle engine says so with its next step only.
         await trial.post(PREFILL, "/v1/completions", {"prompt": trial.ids(64), "max_tokens": 1})
-        await asyncio.sleep(1)
+        await trial.eyes[PREFILL].forgot(trial.prompts[-1])
     for _ in range(tenth):
         await trial.prompt("restarted")
 
