@@ -9,6 +9,7 @@ import pytest
 from epp._pb import state_pb2 as pb
 from epp.errors import ConfigError, Fenced, StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
+from epp.state.store import Saved
 from epp.state.store import memory as port
 from epp.state.store.frames import MAX_FRAME, frame
 from epp.state.store.memory import ServerLimits, StateServer
@@ -78,6 +79,38 @@ async def test_records_arrive_in_order() -> None:
         await writer.close()
         await until(lambda: server.writers == 0)
     assert not server.connected
+
+
+async def test_a_snapshot_and_a_memory_reach_the_picker_and_the_next_writer() -> None:
+    memory = bytes(range(256)) * 5_000
+    async with serving() as server:
+        writer = writer_to(server)
+        assert await writer.recall(Incarnation(A, 1)) is None
+        await writer.claim(Incarnation(A, 1), 7)
+        await writer.save(Saved((b"part 1", b"part 2"), memory))
+        await writer.append(b"record")
+        assert await take(server, 3) == [b"part 1", b"part 2", b"record"]
+        await writer.close()
+        successor = writer_to(server)
+        assert await successor.recall(Incarnation(A, 1)) == memory
+        assert await successor.recall(Incarnation(A, 2)) is None
+        assert await successor.recall(Incarnation(B, 1)) is None
+        assert server.memories.bytes == len(memory)
+        await successor.claim(Incarnation(A, 2), 8)
+        assert await successor.recall(Incarnation(A, 1)) is None
+        await successor.close()
+
+
+async def test_a_writer_whose_records_are_missing_is_asked_to_come_again() -> None:
+    async with serving() as server:
+        writer = writer_to(server)
+        await writer.claim(Incarnation(A, 1), 7)
+        server.reread([A, B])
+        with pytest.raises(StoreError, match="gap"):
+            await append_for_ever(writer)
+        await writer.claim(Incarnation(A, 1), 8)
+        assert writer.writers == 1
+        await writer.close()
 
 
 async def test_a_newer_connection_replaces_the_older() -> None:
