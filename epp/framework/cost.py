@@ -39,7 +39,7 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from .candidates import Candidates, Column
+from .candidates import Candidates, Column, Mask
 from .types import Endpoint, EndpointId, Request
 
 _USUAL_BLOCKS = 8192.0
@@ -151,21 +151,9 @@ class _Engines:
             usage = _known(read("kv_usage"), 0.0) * self.blocks
             active = np.where(unknown, usage, active)
         self.in_use = active + read("reserved_decode_blocks")
-        self.prefill_speed = _alike(read("prefill_tokens_per_s"), rules.alike)
-        self.step_s = _alike(read("decode_s_per_token"), rules.alike)
-        self._try_again(rules.slowest)
-
-    def _try_again(self, slowest: float) -> None:
-        """Let nobody who has nothing to do look slower than that."""
-        speed, step = self.prefill_speed, self.step_s
-        fastest = np.maximum.reduce(speed, initial=0.0)
-        if fastest > slowest * np.minimum.reduce(speed, initial=np.inf):
-            floor = np.maximum(speed, fastest / slowest)
-            self.prefill_speed = np.where(self.busy == 0.0, floor, speed)
-        shortest = np.minimum.reduce(step, initial=np.inf)
-        if np.maximum.reduce(step, initial=0.0) > slowest * shortest:
-            ceiling = np.minimum(step, shortest * slowest)
-            self.step_s = np.where(self.busy == 0.0, ceiling, step)
+        idle = self.busy == 0.0
+        self.prefill_speed = _believed(read("prefill_tokens_per_s"), idle, rules, np.maximum)
+        self.step_s = _believed(read("decode_s_per_token"), idle, rules, np.minimum)
 
 
 def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
@@ -237,7 +225,7 @@ def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: Cost
 def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
     """Seconds until the blocks that this request lacks have been given back."""
     short = np.maximum(engines.in_use + wanted - engines.blocks, 0.0)
-    if not np.count_nonzero(short):
+    if not np.maximum.reduce(short, initial=0.0):
         return short
     answer_s = rules.answer_tokens * engines.step_s
     return answer_s * short / np.maximum(engines.blocks, 1.0)
@@ -250,14 +238,23 @@ def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Colum
     return seconds
 
 
-def _alike(speeds: Column, factor: float) -> Column:
-    """Speeds, drawn to the middle one by at most this factor."""
-    half = len(speeds) // 2
-    if not half:
-        return speeds
-    middle = float(np.partition(speeds, half)[half])
-    drawn: Column = np.minimum(np.maximum(middle, speeds / factor), speeds * factor)
-    return drawn
+def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) -> Column:
+    """Speeds or times, drawn to the middle one by as much as chance explains, and those that have
+    nothing to do no slower than the limit. `faster` gives the faster of two."""
+    if not len(measured):
+        return measured
+    lowest, highest = float(np.minimum.reduce(measured)), float(np.maximum.reduce(measured))
+    if lowest == highest:
+        return measured
+    half, alike = len(measured) // 2, rules.alike
+    middle = float(np.partition(measured, half)[half])
+    drawn: Column = np.minimum(np.maximum(middle, measured / alike), measured * alike)
+    least = min(max(middle, lowest / alike), lowest * alike)
+    most = min(max(middle, highest / alike), highest * alike)
+    if most <= rules.slowest * least:
+        return drawn
+    limit = most / rules.slowest if faster is np.maximum else least * rules.slowest
+    return np.where(idle, faster(drawn, limit), drawn)
 
 
 def _known(column: Column, else_all: float) -> Column:

@@ -150,9 +150,15 @@ def _rated(request: Request, left: Candidates, profile: BuiltProfile, ballot: Ba
         scores[len(heard)] = column
         heard.append(rater)
     scores = scores[: len(heard)]
-    if heard and not (scores.min() >= 0.0 and scores.max() <= 1.0):  # NaN is neither
+    if heard and not _in_range(scores):
         heard, scores = _cleaned(heard, scores, ballot)
     return _Rated({rater.name: rater.weight for rater in heard}, scores)
+
+
+def _in_range(scores: NDArray[np.float64]) -> bool:
+    """Whether all of them are numbers from 0 to 1."""
+    least, most = np.minimum.reduce(scores, axis=None), np.maximum.reduce(scores, axis=None)
+    return bool(least >= 0.0 and most <= 1.0)  # NaN is neither
 
 
 def _column(rater: Rater, request: Request, left: Candidates) -> Column:

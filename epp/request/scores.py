@@ -73,7 +73,7 @@ class ScoreTable(Sequence[ScoreRow]):
 
 
 def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
-    order = np.argsort(totals)[::-1][: most + len(chosen)].tolist()
+    order = totals.argsort()[::-1][: most + len(chosen)].tolist()
     return [*chosen, *(row for row in order if row not in chosen)][:most]
 
 
