@@ -1,0 +1,37 @@
+"""What `epp bench sidecar` says of its numbers."""
+
+import json
+
+from epp.sim.benches.sidecar_report import Report, Way, as_json, as_text
+
+
+def way(name: str, plain: float, event: float, split: float | None = None) -> Way:
+    splits = [] if split is None else [split, split]
+    return Way(
+        name, 1, 1, plain_us=[plain, plain], event_us=[event], split_us=splits, gaps_s=[0.02]
+    )
+
+
+def good() -> list[Way]:
+    return [way("direct", 1, 1), way("own", 100, 10, 300), way("aiohttp", 400, 40, 900)]
+
+
+def test_claims_hold_when_every_number_is_within_its_bound() -> None:
+    report = Report.of([*good(), way("nginx", 40, 8)], streams=2)
+    assert report.holds
+    assert report.claims()["plain request / nginx"] == (2.5, 3.0)
+    assert "DOES NOT HOLD" not in as_text(report)
+
+
+def test_without_nginx_no_claim_about_it_holds_and_its_numbers_are_null() -> None:
+    report = Report.of(good(), streams=2)
+    assert not report.holds
+    found = json.loads(as_json(report))
+    assert found["claims"]["event / nginx"]["found"] is None
+    assert found["ways"]["direct"]["split_us"] is None
+
+
+def test_a_request_without_an_answer_takes_the_claims_down() -> None:
+    ways = [*good(), way("nginx", 40, 8)]
+    ways[1].failed = 1
+    assert not Report.of(ways, streams=2).holds
