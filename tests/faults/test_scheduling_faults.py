@@ -34,6 +34,21 @@ def test_B02_engines_that_nobody_hears_of_share_evenly() -> None:
     assert min(run.shares()) >= 18
 
 
+@pytest.mark.parametrize("holder", [False, True], ids=["nobody-holds-it", "one-holds-it"])
+def test_B06_a_burst_of_equal_prompts_does_not_follow_the_first_of_them(holder: bool) -> None:
+    """Protected by `herd` in `cost.Cost.total`; red without it: whoever holds the prompt first
+    takes most of them, for answers of one token cost it nothing."""
+    for seed in range(3):
+        run = fleet(seed=seed)
+        prompt = workloads.ids(Random(seed), 4000)
+        if holder:
+            run.run([Ask(0.0, prompt, 1)])
+        before = run.shares()
+        run.run([Ask(9.0 + 0.002 * number, prompt, 1) for number in range(40)])
+        given = [after - old for after, old in zip(run.shares(), before, strict=True)]
+        assert max(given) <= 14, given
+
+
 @pytest.mark.parametrize("report_s", [1.0, 5.0])
 def test_B06_a_burst_between_two_reports_spreads(report_s: float) -> None:
     """Protected by `reserved_prefill_tokens` in `epp.framework.cost`, which is charged with each
