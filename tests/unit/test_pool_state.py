@@ -505,3 +505,25 @@ def test_progress_of_unknown_requests_is_harmless(state: PoolState) -> None:
     state.reset("x", answered=True, now=0.0)
     state.reset("x", answered=False, now=0.0)
     state.finished("x", 0.0)
+
+
+def test_blocks_show_only_where_events_are_believed(state: PoolState) -> None:
+    a = Writer(state, A)
+    assert state.shows(A, KEYS[:3], 0.0) is None, "nobody spoke"
+    a.say(0.0, reset=True, stored=KEYS[1:2])
+    assert state.shows(A, KEYS[:3], 0.0) is True
+    assert state.shows(A, KEYS[4:6], 0.0) is False
+    assert state.shows(A, KEYS[:3], 100.0) is None, "its writer fell silent"
+    b = Writer(state, B)
+    b.say(0.0, reset=True, status=EngineStatus(ready=True, events=False))
+    assert state.shows(B, KEYS[:3], 0.0) is None, "it publishes no events"
+
+
+def test_a_first_token_is_told_once_with_who_serves(state: PoolState) -> None:
+    told: list[tuple[str, EndpointId, float]] = []
+    state.on_first.append(lambda name, endpoint, now: told.append((name, endpoint, now)))
+    state.charge(pick(state, A, 0.0), request(), 0.0)
+    state.first_byte("r", 1.0)
+    state.first_byte("r", 2.0)
+    state.first_byte("unknown", 2.0)
+    assert told == [("r", A, 1.0)]
