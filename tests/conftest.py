@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fakes import relays
-
 # A test plugin asks for "the" event loop before synchronous tests. Without this, that makes one
 # which nobody closes, and the warning about it fails whichever test happens to run by then.
 asyncio.set_event_loop(None)
@@ -28,6 +26,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 @pytest.fixture(params=["own", "aiohttp"])
 def each_relay(request: pytest.FixtureRequest) -> Iterator[str]:
     """The test runs with both relays of the sidecar; this is the one at present."""
+    from tests.fakes import relays
+
     before, relays.kind = relays.kind, request.param
     yield relays.kind
     relays.kind = before
