@@ -196,7 +196,14 @@ class Picker:
         """What other replicas have reserved, where there are others."""
         if self.ways.board is None:
             return None
-        return Sharing(self.pool, self.ways.board, self.name, clock=clock, rng=self.chance)
+        return Sharing(
+            self.pool,
+            self.ways.board,
+            self.name,
+            clock=clock,
+            rng=self.chance,
+            counts=self.ways.counts,
+        )
 
     # Tasks; each runs until it is cancelled
 

@@ -1,7 +1,8 @@
 """A replica's ways to the shared log and to its fellow replicas, by its settings and its place."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -38,6 +39,9 @@ class Ways:
     board: SumsBoard | None = None
     listener: StateServer | Hub | None = None
     """To be started before anything is read."""
+
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """What went wrong on the way to other replicas, by the words of `hub`, `link` and `board`."""
 
     async def start(self) -> None:
         """Open the sidecars' port, where it is ours. Raises EppError when it cannot be had."""
@@ -87,13 +91,15 @@ def ways(
             password_file=settings.redis_password_file,
             ca_file=settings.redis_ca_file,
         )
+        board = RedisBoard(access, pool, name, call_s=BOARD_CALL_S)
         return Ways(
             reader=RedisReader(access, pool, members=members, streams=settings.redis_streams),
-            board=RedisBoard(access, pool, name, call_s=BOARD_CALL_S),
+            board=board,
+            counts=board.counts,
         )
     if place is not None and place.number > 0:
         link = Link(place.socket, clock=clock, rng=chance)
-        return Ways(reader=link, board=link)
+        return Ways(reader=link, board=link, counts=link.counts)
     server = StateServer(
         settings.state_host,
         settings.state_port,
@@ -103,4 +109,4 @@ def ways(
     if place is None:
         return Ways(reader=server, listener=server)
     hub = Hub(server, place.socket, clock=clock)
-    return Ways(reader=hub, board=hub, listener=hub)
+    return Ways(reader=hub, board=hub, listener=hub, counts=hub.counts)

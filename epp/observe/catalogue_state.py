@@ -99,7 +99,8 @@ STATE = (
         _C,
         ("event",),
         "Words between replicas: said, heard, failed (the board was away), lapsed (what others had "
-        "reserved was forgotten, for nobody told us for a whole lease).",
+        "reserved was forgotten, for nobody told us for a whole lease), odd (sums that could not "
+        "be read); between workers also lines, slow, damaged, full, connected, lost.",
     ),
     Family("epp_scraped_endpoints", _G, (), "Endpoints whose own metrics pages are read now."),
     Family(

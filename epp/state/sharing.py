@@ -51,9 +51,10 @@ class Sharing:
         clock: Callable[[], float],
         rng: random.Random,
         call_s: float = CALL_S,
+        counts: Counter[str] | None = None,
     ) -> None:
-        """`name`: unique to this life of this replica."""
-        self.counts: Counter[str] = Counter()
+        """`name`: unique to this life of this replica. `counts`: the board's own, to add to."""
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self._state = state
         self._board = board
         self._name = name

@@ -16,7 +16,8 @@ from epp.state.mates.hub import Hub
 from epp.state.mates.link import Link
 from epp.state.mates.wire import heard, said
 from epp.state.store.frames import FrameBuffer, frame
-from epp.state.store.memory import StateServer, StateWriter
+from epp.state.store.memory import StateServer
+from epp.state.store.port_writer import StateWriter
 from epp.state.sums import LEASE_S, EndpointSum, ReplicaSums
 from tests.timing import scaled
 
@@ -34,12 +35,10 @@ class Mate:
     def __init__(self, ways: Hub | Link) -> None:
         self.ways = ways
         self.records: list[bytes] = []
-        self.resumed = 0
 
     async def follow(self) -> None:
-        async for batch in self.ways.records():
-            self.records += batch.records
-            self.resumed += batch.resumed
+        async for records in self.ways.records():
+            self.records += records
 
 
 @asynccontextmanager
@@ -151,7 +150,7 @@ async def test_a_worker_follows_the_first_one_over_its_death(tmp_path: Path) -> 
             await until(lambda: one.ways.connected)
             writer = await written(first, b"z")
             await until(lambda: one.records == [b"z"])
-            assert one.resumed == 1
+            assert one.ways.counts["connected"] == 2
             await writer.close()
 
 

@@ -8,6 +8,7 @@ Least rights (Redis ACL): `~epp:{<pool>:0}:sums* +evalsha +script|load +time +hs
 +zadd +zrem +zrangebyscore +pexpire`.
 """
 
+from collections import Counter
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -68,8 +69,8 @@ class RedisBoard:
 
     def __init__(self, access: Access, pool: PoolId, name: str, *, call_s: float = CALL_S) -> None:
         """`name`: of this life of this replica, as in its sums."""
-        self.odd = 0
-        """Sums that could not be read."""
+        self.counts: Counter[str] = Counter()
+        """`odd`: sums that could not be read."""
         self._name = name
         self._call_s = call_s
         key = f"epp:{{{pool}:0}}:sums"
@@ -86,7 +87,7 @@ class RedisBoard:
             try:
                 found.append(parse(cast("bytes", said)))
             except SumsError:
-                self.odd += 1
+                self.counts["odd"] += 1
         return found
 
     async def close(self) -> None:
