@@ -66,6 +66,7 @@ PARTS = {
             "tests/unit/test_sessions.py",
             "tests/unit/test_latency_plugins.py",
             "tests/unit/test_media_cache.py",
+            "tests/conformance/test_plugins_page.py",
         ),
     ),
     "filters": Part(

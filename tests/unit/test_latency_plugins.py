@@ -336,3 +336,16 @@ def test_the_producer_is_a_keeper_of_limits() -> None:
     found = registry.find("predicted-latency-producer")
     assert found is not None
     assert isinstance(found.build({}), LimitKeeper)
+
+
+@pytest.mark.parametrize("use", [-0.1, 1.1])
+def test_a_share_of_cache_that_none_can_be_counts_as_unknown(use: float) -> None:
+    """Nothing is expected for what nobody could read: load alone decides then, by the composite."""
+    odd = pod(0, load=Load(waiting=0, running=0, kv_usage=use))
+    half, full = (
+        pod(n, load=Load(waiting=0, running=0, kv_usage=u)) for n, u in ((1, 0.5), (2, 1))
+    )
+    unread = asked(scored=False)
+    worst, middle, last = scores(unread, odd, half, full)
+    assert middle > worst
+    assert last == worst
