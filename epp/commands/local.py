@@ -233,6 +233,40 @@ def bench_request(
     raise typer.Exit(run(bench(settings, as_json=as_json, rng=random.SystemRandom())))
 
 
+@bench.command("index")
+def bench_index(
+    *,
+    endpoints: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Endpoints of the pool; once for each size (default: 100, 1000).",
+        ),
+    ] = None,
+    keys: Annotated[
+        int, typer.Option(min=100, max=10_000_000, help="Different block keys.")
+    ] = 1_000_000,
+    prompt_keys: Annotated[
+        int, typer.Option(min=8, max=10_000, help="Block keys of a prompt.")
+    ] = 128,
+    prompts: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts of each kind.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """What the index of the engines' blocks costs in CPU and memory."""
+    from epp.sim.benches.index import bench
+
+    typer.echo(
+        bench(
+            endpoints or [100, 1000],
+            keys=keys,
+            prompt_keys=prompt_keys,
+            prompts=prompts,
+            as_json=as_json,
+        )
+    )
+
+
 @bench.command("tokens")
 def bench_tokens(
     folder: Annotated[
@@ -247,6 +281,27 @@ def bench_tokens(
     from epp.commands.tokens import bench
 
     typer.echo(bench(folder, requests=requests, seed=seed, as_json=as_json))
+
+
+@bench.command("store")
+def bench_store(
+    redis_url: Annotated[str, typer.Argument(help="A Redis for this alone: redis://host:port/db.")],
+    *,
+    endpoints: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 100,
+    own_blocks: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Blocks of 64 tokens that each of them holds.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of the tokens.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """What snapshots weigh in Redis, and how soon a fresh replica knows what they say."""
+    from epp.commands.store import bench, shown
+    from epp.state.store.place import read_access
+
+    found = run(
+        bench(read_access(redis_url), endpoints=endpoints, own_blocks=own_blocks, seed=seed)
+    )
+    typer.echo(shown(found, as_json=as_json))
 
 
 @bench.command("decide")
