@@ -56,7 +56,7 @@ def test_C18_a_block_counts_where_it_is_until_it_is_nowhere(index: PrefixIndex) 
 def test_C18_the_gpu_is_of_no_use_behind_what_must_be_loaded(index: PrefixIndex) -> None:
     """`PrefixIndex._loaded` asks the slower tiers only, from where the GPU ends."""
     index.store(A, [1, 2, 4, 5, 6])
-    index.store(A, [3], "CPU")
+    index.store(A, [3, 7], "CPU")
     found = index.tier_depths(PROMPT, (A,))
     assert (found.gpu.tolist(), found.whole.tolist()) == ([2], [3])
 
