@@ -9,14 +9,14 @@ Tokens are kept only where a chain of own keys can be continued in the middle of
 its ends and forks. A continuation anywhere else has an unknown parent, and so earns nothing.
 """
 
+import sys
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from epp.errors import EppError
 
@@ -41,6 +41,8 @@ class EntriesError(EppError):
 
 
 _GONE = -(1 << 31)
+_Kind = Literal["Q", "I", "i"]
+"""Numbers of 64 and of 32 bits without a sign, and of 32 bits with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ class Entries:
             engine_seq=self.engine_seq,
             runs=[(run.tier, run.group, run.seed, run.count) for run in self.runs],
             hashes=_packed_hashes(self.hashes),
-            references=_small(self.references, np.uint32),
-            parents=_small(_steps(self.parents), np.int32),
-            key_counts=_small(self.key_counts, np.uint32),
-            keys=np.array(self.keys, "<u8").tobytes(),
+            references=_small("I", self.references),
+            parents=_small("i", _steps(self.parents)),
+            key_counts=_small("I", self.key_counts),
+            keys=_raw("Q", self.keys),
             tails=[(tail.row, tail.chain, tail.tokens, tail.extra) for tail in self.tails],
         )
         return msgspec.msgpack.encode(whole)
@@ -131,19 +133,16 @@ class _Packed(msgspec.Struct, array_like=True):
 
 
 def _unpacked(packed: _Packed) -> Entries:
-    steps = _column(packed.parents, np.int32)
-    rows = np.arange(len(steps))
-    parents = np.where(steps == 0, NOT_SPANNING, rows - steps)
-    parents[steps == _GONE] = NOT_HELD
+    special = {0: NOT_SPANNING, _GONE: NOT_HELD}
+    steps = _column("i", packed.parents)
     raw = packed.hashes
-    hashes = np.frombuffer(raw, "<u8").tolist() if isinstance(raw, bytes) else raw
     return Entries(
         runs=tuple(Run(*run) for run in packed.runs),
-        hashes=tuple(hashes),
-        references=tuple(_column(packed.references, np.uint32).tolist()),
-        parents=tuple(parents.tolist()),
-        key_counts=tuple(_column(packed.key_counts, np.uint32).tolist()),
-        keys=tuple(np.frombuffer(packed.keys, "<u8").tolist()),
+        hashes=tuple(_numbers("Q", raw) if isinstance(raw, bytes) else raw),
+        references=tuple(_column("I", packed.references)),
+        parents=tuple(special.get(step, row - step) for row, step in enumerate(steps)),
+        key_counts=tuple(_column("I", packed.key_counts)),
+        keys=tuple(_numbers("Q", packed.keys)),
         tails=tuple(Tail(*tail) for tail in packed.tails),
         engine_seq=packed.engine_seq,
     )
@@ -166,9 +165,8 @@ def _check(entries: Entries) -> None:
 
 
 def _packed_hashes(hashes: Sequence[Hash]) -> bytes | list[Hash]:
-    if all(isinstance(one, int) and one >= 0 for one in hashes):
-        return np.array(hashes, "<u8").tobytes()
-    return list(hashes)
+    numbers = [one for one in hashes if isinstance(one, int) and one >= 0]
+    return _raw("Q", numbers) if len(numbers) == len(hashes) else list(hashes)
 
 
 def _steps(parents: Sequence[int]) -> list[int]:
@@ -176,14 +174,30 @@ def _steps(parents: Sequence[int]) -> list[int]:
     return [special.get(parent, row - parent) for row, parent in enumerate(parents)]
 
 
-def _small(numbers: Sequence[int], kind: "type[np.generic]") -> bytes:
+def _small(kind: _Kind, numbers: Sequence[int]) -> bytes:
     """Columns of small numbers that repeat nearly vanish."""
-    return zlib.compress(np.array(numbers, np.dtype(kind).newbyteorder("<")).tobytes(), 1)
+    return zlib.compress(_raw(kind, numbers), 1)
 
 
-def _column(data: bytes, kind: "type[np.generic]") -> "NDArray[Any]":
+def _column(kind: _Kind, data: bytes) -> "array[int]":
     reader = zlib.decompressobj()
     raw = reader.decompress(data, MAX_COLUMN)
     if not reader.eof:
         raise ValueError("a column is too long")
-    return np.frombuffer(raw, np.dtype(kind).newbyteorder("<"))
+    return _numbers(kind, raw)
+
+
+def _raw(kind: _Kind, numbers: Sequence[int]) -> bytes:
+    """Little endian."""
+    return _turned(array(kind, numbers)).tobytes()
+
+
+def _numbers(kind: _Kind, raw: bytes) -> "array[int]":
+    return _turned(array(kind, raw))
+
+
+def _turned(numbers: "array[int]") -> "array[int]":
+    """From this machine's order of bytes to little endian, or back."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
