@@ -26,9 +26,9 @@ class TierDelta(_message.Message):
     STORED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     tier: str
-    stored: _containers.RepeatedScalarFieldContainer[int]
-    removed: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, tier: _Optional[str] = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ...) -> None: ...
+    stored: bytes
+    removed: bytes
+    def __init__(self, tier: _Optional[str] = ..., stored: _Optional[bytes] = ..., removed: _Optional[bytes] = ...) -> None: ...
 
 class BlockDelta(_message.Message):
     __slots__ = ("reset", "stored", "removed", "own_block_tokens", "scheme", "tiers")
@@ -39,12 +39,12 @@ class BlockDelta(_message.Message):
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     reset: bool
-    stored: _containers.RepeatedScalarFieldContainer[int]
-    removed: _containers.RepeatedScalarFieldContainer[int]
+    stored: bytes
+    removed: bytes
     own_block_tokens: int
     scheme: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierDelta]
-    def __init__(self, reset: bool = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
+    def __init__(self, reset: bool = ..., stored: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora")

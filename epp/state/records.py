@@ -5,6 +5,7 @@ of a later version, of damaged bytes or beyond the bounds is a RecordError, neve
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
@@ -16,6 +17,7 @@ from epp.errors import EppError
 from epp.framework import EndpointId, Incarnation, Lora
 
 from .blocks import SCHEME
+from .keys import PackedKeys, packed
 from .reports import LoadReport
 
 VERSION = 1
@@ -63,8 +65,8 @@ class TierChange:
     """
 
     tier: str
-    stored: tuple[int, ...] = ()
-    removed: tuple[int, ...] = ()
+    stored: Sequence[int] = ()
+    removed: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,8 @@ class BlockChange:
     `reset`: what is stored here, on the GPU and on all tiers, replaces everything known before.
     """
 
-    stored: tuple[int, ...] = ()
-    removed: tuple[int, ...] = ()
+    stored: Sequence[int] = ()
+    removed: Sequence[int] = ()
     reset: bool = False
     own_block_tokens: int = 64
     scheme: int = SCHEME
@@ -173,12 +175,13 @@ def encode(record: Record) -> bytes:
             raise ValueError(f"a record holds {MAX_KEYS} block keys at most")
         blocks = message.blocks
         blocks.reset = change.reset
-        blocks.stored.extend(change.stored)
-        blocks.removed.extend(change.removed)
+        blocks.stored, blocks.removed = packed(change.stored), packed(change.removed)
         blocks.own_block_tokens = change.own_block_tokens
         blocks.scheme = change.scheme
         for tier in change.tiers:
-            blocks.tiers.add(tier=tier.tier, stored=tier.stored, removed=tier.removed)
+            blocks.tiers.add(
+                tier=tier.tier, stored=packed(tier.stored), removed=packed(tier.removed)
+            )
     if status is not None:
         report = status.report
         message.load.CopyFrom(
@@ -255,17 +258,24 @@ def parse(data: bytes) -> Record:
 
 def _blocks(delta: pb.BlockDelta) -> BlockChange:
     return BlockChange(
-        stored=tuple(delta.stored),
-        removed=tuple(delta.removed),
+        stored=_keys(delta.stored),
+        removed=_keys(delta.removed),
         reset=delta.reset,
         own_block_tokens=delta.own_block_tokens,
         scheme=delta.scheme,
         tiers=tuple(
-            TierChange(tier.tier, tuple(tier.stored), tuple(tier.removed))
+            TierChange(tier.tier, _keys(tier.stored), _keys(tier.removed))
             for tier in delta.tiers[:MAX_TIERS]
             if 0 < len(tier.tier) <= MAX_TIER_NAME
         ),
     )
+
+
+def _keys(data: bytes) -> Sequence[int]:
+    try:
+        return PackedKeys(data) if data else ()
+    except ValueError as error:
+        raise RecordError("damaged", str(error)) from error
 
 
 def _status(load: pb.Load) -> EngineStatus:

@@ -6,7 +6,7 @@ those of a record that failed go back to the head of the queue.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -135,7 +135,7 @@ class Outbox:
     def _waiting(self) -> int:
         return sum(len(changes) for changes in self._changes.values())
 
-    def _change(self, tier: str, stored: tuple[int, ...], removed: tuple[int, ...]) -> None:
+    def _change(self, tier: str, stored: Sequence[int], removed: Sequence[int]) -> None:
         if stored or removed:
             changes = self._changes.setdefault(tier, {})
             changes.update(dict.fromkeys(stored, True))

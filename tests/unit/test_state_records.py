@@ -90,9 +90,21 @@ def test_tiers_count_among_the_keys_and_are_bounded() -> None:
         encode(record(blocks=full))
 
 
+def test_keys_are_read_from_a_packed_list_of_numbers_and_never_in_pieces() -> None:
+    """A `repeated fixed64`, as other writers of the protocol may declare the lists."""
+    numbers = bytes([1, *[0] * 7, *[255] * 8])
+    delta = b"\x12\x10" + numbers  # field 2 of BlockDelta, length-delimited
+    head = message().SerializeToString()
+    parsed = parse(head + b"\x32" + bytes([len(delta)]) + delta).blocks
+    assert parsed is not None
+    assert parsed.stored == (1, 2**64 - 1)
+    assert [parsed.stored[1], *parsed.stored[:1]] == [2**64 - 1, 1]
+    assert kind(message(blocks=pb.BlockDelta(removed=bytes(9))).SerializeToString()) == "damaged"
+
+
 @pytest.mark.parametrize("name", ["", "T" * 65])
 def test_a_tier_without_a_usable_name_is_not_read(name: str) -> None:
-    blocks = pb.BlockDelta(tiers=[pb.TierDelta(tier=name, stored=[1])])
+    blocks = pb.BlockDelta(tiers=[pb.TierDelta(tier=name, stored=bytes(8))])
     parsed = parse(message(blocks=blocks).SerializeToString()).blocks
     assert parsed is not None
     assert parsed.tiers == ()

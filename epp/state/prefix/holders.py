@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Incarnation, Mask
+from epp.state.keys import PackedKeys
 
 from .keytable import U32, U64, KeyTable, Lanes
 from .sets import MAX_SLOTS, NOBODY, HolderSets
@@ -208,6 +209,8 @@ class Holders:
 
 def as_keys(keys: Keys) -> U64:
     """As an array, without a copy where it is one."""
+    if isinstance(keys, PackedKeys):
+        return keys.array
     return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.uint64, len(keys))
 
 
