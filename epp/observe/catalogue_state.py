@@ -93,6 +93,23 @@ STATE = (
         "(that had to go while they still counted).",
     ),
     Family("epp_store_connected", _G, (), "1 where the last call to the store worked, else 0."),
+    Family(
+        "epp_store_events_total",
+        _C,
+        ("event",),
+        "On the way to the log. In Redis: errors, reconnects, restarts (another server, or an "
+        "older state of it), holes (records were trimmed before we read them), odd-entries, snapshots "
+        "(that were read). On the picker's own port, writers turned away: full, version, token, "
+        "endpoint, no-member, too-large, damaged, slow, idle; and memory-refused (what a sidecar "
+        "would know again after a restart had no room).",
+    ),
+    Family(
+        "epp_store_size",
+        _G,
+        ("what",),
+        "What the picker's own port holds: writers (sidecars that are connected), memory-bytes "
+        "(of what they would know again after a restart; 256 MB at most).",
+    ),
     Family("epp_replicas", _G, (), "Other replicas whose reservations are counted now."),
     Family(
         "epp_replica_events_total",

@@ -20,6 +20,10 @@ class StoreNumbers(Protocol):
 
     @property
     def connected(self) -> bool: ...
+    @property
+    def happened(self) -> Mapping[str, int]: ...
+    @property
+    def held(self) -> Mapping[str, int]: ...
 
 
 class ScrapeNumbers(Protocol):
@@ -87,6 +91,8 @@ class StateNumbers:
         """Of what the state path listens to."""
         if self.store is not None:
             yield _family("epp_store_connected", [((), float(self.store.connected))])
+            yield _family("epp_store_events_total", tally(self.store.happened))
+            yield _family("epp_store_size", tally(self.store.held))
         if self.scraper is not None:
             yield _family("epp_scraped_endpoints", [((), float(self.scraper.active))])
             yield _family("epp_scrapes_total", tally(self.scraper.counts))

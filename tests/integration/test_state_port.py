@@ -95,7 +95,7 @@ async def test_a_snapshot_and_a_memory_reach_the_picker_and_the_next_writer() ->
         assert await successor.recall(Incarnation(A, 1)) == memory
         assert await successor.recall(Incarnation(A, 2)) is None
         assert await successor.recall(Incarnation(B, 1)) is None
-        assert server.memories.bytes == len(memory)
+        assert server.held == {"writers": 0, "memory-bytes": len(memory)}
         await successor.claim(Incarnation(A, 2), 8)
         assert await successor.recall(Incarnation(A, 1)) is None
         await successor.close()

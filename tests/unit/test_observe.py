@@ -46,7 +46,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             config=SimpleNamespace(taken=2, refused=1, current=False),
             objectives=SimpleNamespace(taken=2, refused=1, current=True),
             state=StateNumbers(
-                store=SimpleNamespace(connected=True),
+                store=SimpleNamespace(connected=True, happened={"holes": 1}, held={"writers": 2}),
                 scraper=SimpleNamespace(active=1, counts=Counter(pages=3)),
                 models=SimpleNamespace(counts=Counter(pages=3)),
                 sharing=SimpleNamespace(replicas=1, counts=Counter(said=3)),

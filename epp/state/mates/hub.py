@@ -7,7 +7,7 @@ they are back within moments, and so everybody begins with all there is.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -53,6 +53,14 @@ class Hub(OneStream):
     @property
     def listening_since(self) -> float | None:
         return self.server.listening_since
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        return self.server.happened
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return self.server.held
 
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         self.server.reread(endpoints)

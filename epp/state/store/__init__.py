@@ -4,7 +4,7 @@ Two stores carry the same records (proto/state.proto): Redis, and the picker's o
 offer a `Writer` to the sidecar and a `Reader` to the picker; Redis also a `SumsBoard` to replicas.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -92,6 +92,14 @@ class Reader(Protocol):
     def warm(self) -> bool:
         """Whether what was known before we came has been read, once."""
 
+    @property
+    def happened(self) -> Mapping[str, int]:
+        """How often, by a fixed set of words: what went wrong, and what was done about it."""
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """How much is kept here of what has a limit, by a fixed set of words."""
+
     async def close(self) -> None: ...
 
 
@@ -109,6 +117,15 @@ class OneStream:
     def warm(self) -> bool:
         """Nothing was known before we came: writers say what they know as they connect."""
         return True
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        """Nothing of note: another process keeps the log."""
+        return {}
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return {}
 
 
 class SumsBoard(Protocol):

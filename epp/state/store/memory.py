@@ -12,7 +12,7 @@ Who may connect: with a token, whoever presents it; without one, loopback only.
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -94,6 +94,15 @@ class StateServer(OneStream):
     def writers(self) -> int:
         """Sidecars that are connected and welcome."""
         return len(self._writers)
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        """Connections that were turned away by reason, and memories that were."""
+        return {**self.refused, "memory-refused": self.memories.refused}
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return {"writers": self.writers, "memory-bytes": self.memories.bytes}
 
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         """Let those writers connect anew, which begins with a snapshot."""

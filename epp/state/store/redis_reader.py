@@ -8,7 +8,7 @@ and of the log what followed on them; the sequence of each writer decides what t
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -89,6 +89,15 @@ class RedisReader:
     @property
     def warm(self) -> bool:
         return all(stream.warm for stream in self._streams)
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        return self.counts
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Redis holds it."""
+        return {}
 
     async def close(self) -> None:
         for stream in self._streams:
