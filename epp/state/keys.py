@@ -1,15 +1,14 @@
 """Own block keys, packed as they travel: eight bytes each, little endian. Pure.
 
-A record brings thousands of them, and the index takes arrays: no key need become a Python number on
-the way (a tuple of them costs more than putting them into the index).
+A record brings thousands of them, and the index takes their bytes: no key need become a Python
+number on the way (a tuple of them costs more than putting them into the index). Sidecars read this
+too; numpy would cost them 20 MB.
 """
 
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Self, overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 SIZE = 8
 """Bytes of one key."""
@@ -31,16 +30,11 @@ class PackedKeys(Sequence[int]):
         """Raises OverflowError for a number that is no key."""
         return cls(packed(keys))
 
-    @property
-    def array(self) -> NDArray[np.uint64]:
-        """The same without a copy; not to be written to."""
-        return np.frombuffer(self.packed, "<u8")
-
     def __len__(self) -> int:
         return len(self.packed) // SIZE
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.array.tolist())
+        return iter(_turned(array("Q", self.packed)))
 
     @overload
     def __getitem__(self, place: int) -> int: ...
@@ -49,8 +43,10 @@ class PackedKeys(Sequence[int]):
     def __getitem__(self, place: slice) -> Sequence[int]: ...
 
     def __getitem__(self, place: int | slice) -> int | Sequence[int]:
-        found = self.array[place]
-        return PackedKeys(found.tobytes()) if isinstance(place, slice) else int(found)
+        if isinstance(place, slice):
+            return PackedKeys(packed(_turned(array("Q", self.packed))[place]))
+        at = range(len(self))[place] * SIZE
+        return int.from_bytes(self.packed[at : at + SIZE], "little")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PackedKeys):
@@ -68,6 +64,11 @@ def packed(keys: Sequence[int]) -> bytes:
     """The bytes of these keys. Raises OverflowError for a number that is no key."""
     if isinstance(keys, PackedKeys):
         return keys.packed
-    if isinstance(keys, np.ndarray):
-        return keys.astype("<u8", copy=False).tobytes()
-    return np.array(array("Q", keys), "<u8").tobytes()
+    return _turned(array("Q", keys)).tobytes()
+
+
+def _turned(keys: "array[int]") -> "array[int]":
+    """From this machine's order of bytes to little endian, or back."""
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return keys

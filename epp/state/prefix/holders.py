@@ -210,7 +210,7 @@ class Holders:
 def as_keys(keys: Keys) -> U64:
     """As an array, without a copy where it is one."""
     if isinstance(keys, PackedKeys):
-        return keys.array
+        return np.frombuffer(keys.packed, "<u8")
     return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.uint64, len(keys))
 
 
