@@ -136,7 +136,12 @@ async def _parts(
             tasks.create_task(work())
         for stream in picker.ways.reader.streams:
             tasks.create_task(picker.follow_log(stream))
-        for part in (picker.reload, picker.objectives_reload, picker.sharing):
+        for part in (
+            picker.reload,
+            picker.objectives_reload,
+            picker.seal_reload,
+            picker.sharing,
+        ):
             if part is not None:
                 tasks.create_task(part.run())
         yield (

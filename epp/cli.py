@@ -113,6 +113,10 @@ def sidecar(
         Path | None,
         typer.Option(help="The picker's endpoints file: who belongs to the pool."),
     ] = None,
+    handoff_key_file: Annotated[
+        Path | None,
+        typer.Option(help="The pickers' key for their lists of pods; two lines while it changes."),
+    ] = None,
     leg_key_file: Annotated[
         Path | None,
         typer.Option(help="The pool's key for prefill legs; two lines while it changes."),
@@ -184,6 +188,7 @@ def sidecar(
         "salt_key_file": salt_key_file,
         "cache_namespace": cache_namespace,
         "endpoints_file": endpoints_file,
+        "handoff_key_file": handoff_key_file,
         "leg_key_file": leg_key_file,
         "leg_port": leg_port,
         "on_prefill_failure": on_prefill_failure,

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import structlog
 
+from epp.config.key_file import parse_keys
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
+from epp.config.text_file import read_file
 from epp.control import files, objectives
 from epp.control.reload import Reload
 from epp.errors import ConfigError
@@ -29,6 +31,8 @@ from epp.request.plan.live import Built, LivePlan, unfollowed
 from epp.request.plan.source import PlanSource
 from epp.request.profiles import ModeSwitch
 from epp.request.replica import short_name
+from epp.request.sealing import Sealer
+from epp.seals import SealKeys
 from epp.state.endpoints import Endpoints
 from epp.state.load import LoadBook, LoadRules
 from epp.state.model_pages import Asked, ModelPages
@@ -131,6 +135,32 @@ class Picker:
         self.objectives = LiveObjectives(self.chance)
         self.objectives_reload = objectives.follow(
             settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
+        )
+
+        self.sealer: Sealer | None = None
+        self.seal_reload: Reload[SealKeys] | None = None
+        self._read_seal_keys()
+
+    def _read_seal_keys(self) -> None:
+        """The key under which sidecars are told of other pods, and what follows its file. Raises
+        ConfigError, which shows no key."""
+        file, settings = self.settings.handoff_key_file, self.settings
+        if file is None:
+            return
+
+        def build(text: bytes) -> SealKeys:
+            return SealKeys(*parse_keys(text, str(file)))
+
+        text = read_file(file)
+        sealer = Sealer(
+            settings.pool_name,
+            build(text),
+            wall_s=lambda: time.time_ns() / 1e9,
+            life_s=settings.handoff_life_s,
+        )
+        self.sealer = sealer
+        self.seal_reload = Reload(
+            file, text=text, build=build, swap=lambda keys: setattr(sealer, "keys", keys)
         )
 
     def load_members(self) -> None:

@@ -33,6 +33,8 @@ MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 """The name under which the engine knows the model."""
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+TIMEOUT_MS = ("x-envoy-expected-rq-timeout-ms",)
+"""Set by an Envoy in front of the gateway: milliseconds until it gives this attempt up."""
 
 ADMIN_TOKEN = "x-epp-admin-token"  # noqa: S105 - a header's name
 """Request header of an operator who wants to be told the decision; see `DECISION`."""
@@ -69,6 +71,12 @@ DATA_PARALLEL = "x-data-parallel-host-port"
 """Request header, picker to sidecar: which engine of a pod was chosen, `ip:port`. Set where the
 request goes to the pod's primary port."""
 
+KV_SOURCE = "x-kv-cache-source-host-port"
+"""Request header, picker to sidecar: who holds KV of the prompt, `ip:port`, comma separated."""
+
+HANDOFF = "x-epp-handoff"
+"""Request header, picker to sidecar: the seal of the three lists above; see `epp.seals`."""
+
 DECISION = "x-epp-decision"
 """Response header, only for a request with the admin token: the decision's id, a blank, and the
 chosen `ip:port`."""
@@ -84,8 +92,8 @@ ROUTING_HEADERS = (
     ENCODERS,
     DATA_PARALLEL,
     "x-data-parallel-rank",
-    "x-kv-cache-source-host-port",
-    "x-epp-handoff",
+    KV_SOURCE,
+    HANDOFF,
     "x-epp-leg",
     *PICKER_HEADERS,
     DECISION,

@@ -30,8 +30,7 @@ from .state.following import Following
 from .state.publisher import Publisher
 from .state.reporter import Reporter
 from .state.wiring import following_of, mirror_of
-from .transfer.files import follow_endpoints
-from .wiring import Clocks, door_of, relay_of, say_whether_legs_are_on
+from .wiring import Clocks, door_of, followed, relay_of, say_whether_legs_are_on, trust_of
 
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
@@ -117,10 +116,12 @@ class Sidecar:
         self.metrics = Metrics()
         self.reporter = Reporter(self.metrics, mirror_of(settings, clock))
         self.engine = EngineWatch(settings, self.reporter, clock=clock, wall_ms=wall_ms)
-        self._door = door_of(settings)
+        self.door = door_of(settings)
+        self.trust = trust_of(settings, self.door.guard, self.metrics.handoff)
         self._relay = relay_of(
             settings,
-            self._door,
+            self.door,
+            self.trust,
             journal=self.reporter,
             refusing=self.reporter.not_ready,
             metrics=self.metrics.handoff,
@@ -146,7 +147,7 @@ class Sidecar:
     @property
     def guard(self) -> Guard:
         """Who belongs to the pool."""
-        return self._door.guard
+        return self.door.guard
 
     @property
     def leg_port(self) -> int | None:
@@ -162,7 +163,7 @@ class Sidecar:
     async def running(self) -> AsyncIterator["Sidecar"]:
         """Serve inside this context. On leaving, what is still in flight is cut."""
         await self._open_log().close()  # a bad URL is told before anything listens
-        say_whether_legs_are_on(self._settings, self._door)
+        say_whether_legs_are_on(self._settings, self.door, self.trust)
         self.port = await self._relay.start()
         try:
             async with self._metrics_page(), asyncio.TaskGroup() as tg:
@@ -171,8 +172,8 @@ class Sidecar:
                 watch = [tg.create_task(self._supervise("engine", self.engine.run))]
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
-                if self._settings.endpoints_file is not None:
-                    watch.append(tg.create_task(self._supervise("members", self._follow_members)))
+                files = followed(self._settings, self.door, self.trust, self.port)
+                watch += [tg.create_task(self._supervise(*one)) for one in files.items()]
                 writing = tg.create_task(self._supervise("publisher", publisher.run))
                 log.info("sidecar listens", port=self.port, metrics_port=self.metrics_port)
                 try:
@@ -220,15 +221,6 @@ class Sidecar:
         they wait in the socket's own queue."""
         self._following = following_of(self._settings, self.reporter)
         await self._following.run(self.engine.model_known, self._recalled)
-
-    async def _follow_members(self) -> None:
-        """Keep the guard's list of members as the endpoints file says it."""
-        assert self._settings.endpoints_file is not None
-        await follow_endpoints(
-            self._settings.endpoints_file,
-            lambda entries: self.guard.replace(entries, self.port),
-            self._settings.endpoints_interval_s,
-        )
 
     async def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """A background task that fails is counted and started again; requests pass meanwhile."""

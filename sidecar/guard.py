@@ -1,7 +1,7 @@
 """Who belongs to the pool: the only pods that a prompt is sent to, or taken from. Pure.
 
-Without a list of members nobody is allowed, so nothing is handed over. Addresses are compared as
-addresses, ports as numbers: a member's other ports are as foreign as any other machine.
+Without a list of members nobody is allowed but whom the picker vouches for. Addresses are compared
+as addresses, ports as numbers: a member's other ports are as foreign as any other machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,18 +74,23 @@ class Guard:
     def __len__(self) -> int:
         return len(self._members)
 
-    def allowed(self, targets: Sequence[Target], own: Target | None) -> Allowed:
-        """Those targets that are other members. `own`: where this very request came in."""
+    def allowed(
+        self, targets: Sequence[Target], own: Target | None, *, vouched: bool = False
+    ) -> Allowed:
+        """Those targets that are other members. `own`: where this very request came in.
+
+        `vouched`: the picker says so itself, which a list may be behind.
+        """
         found: list[Target] = []
         refused: list[str] = []
         for target in targets:
             at = Target(address(target.host), target.port)
             member = self._members.get(at)
-            if not self.known:
+            if not (self.known or vouched):
                 refused.append("members-unknown")
-            elif member is None:
+            elif member is None and not vouched:
                 refused.append("target-foreign")
-            elif member.is_self or at == own:
+            elif at == own or (member is not None and member.is_self):
                 refused.append("target-self")
             else:
                 found.append(at)

@@ -1,12 +1,15 @@
 """Builds the relay of one sidecar and all that legs of handoffs need, from its settings."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
 
-from .connectors.nixlv2 import NixlV2
+from epp.config.endpoints_file import EndpointEntry
+from epp.seals import SealKeys
+
+from .connectors import plan_of
 from .guard import Guard
 from .http.measuring import Measuring
 from .http.service import Service
@@ -14,10 +17,12 @@ from .proxy import Journal, Limits, Listen, Readiness, Relay
 from .settings import SidecarSettings
 from .shells import shell_of, upstream_of
 from .transfer.door import Door
-from .transfer.files import read_leg_keys
+from .transfer.files import follow, read_endpoints, read_leg_keys, read_seal_keys
 from .transfer.job import Tools
+from .transfer.legs import LegKeys
 from .transfer.metrics import HandoffMetrics
 from .transfer.split import Splitter
+from .trust.named import Trust
 
 log = structlog.get_logger(__name__)
 
@@ -48,12 +53,49 @@ def door_of(settings: SidecarSettings) -> Door:
     """How legs prove themselves. Raises ConfigError for a key file that cannot be used."""
     file = settings.leg_key_file
     keys = None if file is None else read_leg_keys(file)
-    return Door(guard=Guard(settings.name), keys=keys, leg_port=settings.leg_port)
+    plan = plan_of(settings.connector, settings.ports)
+    return Door(guard=Guard(settings.name), plan=plan, keys=keys, leg_port=settings.leg_port)
+
+
+def trust_of(settings: SidecarSettings, guard: Guard, metrics: HandoffMetrics) -> Trust:
+    """Whose word about other pods is believed. Raises ConfigError."""
+    file = settings.handoff_key_file
+    keys = None if file is None else read_seal_keys(file)
+    return Trust(guard=guard, pool=settings.pool, metrics=metrics, keys=keys)
+
+
+def followed(
+    settings: SidecarSettings, door: Door, trust: Trust, own_port: int
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What keeps to files that change, by the name of each task."""
+    works: dict[str, Callable[[], Awaitable[None]]] = {}
+    interval_s = settings.endpoints_interval_s
+
+    def take_legs(keys: LegKeys) -> None:
+        door.keys = keys
+
+    def take_seals(keys: SealKeys) -> None:
+        trust.keys = keys
+
+    def take_members(entries: tuple[EndpointEntry, ...]) -> None:
+        door.guard.replace(entries, own_port)
+
+    if settings.endpoints_file is not None:
+        members = settings.endpoints_file
+        works["members"] = lambda: follow(members, read_endpoints, take_members, interval_s)
+    if settings.leg_key_file is not None:
+        leg_keys = settings.leg_key_file
+        works["leg-keys"] = lambda: follow(leg_keys, read_leg_keys, take_legs, interval_s)
+    if settings.handoff_key_file is not None:
+        seal_keys = settings.handoff_key_file
+        works["seal-keys"] = lambda: follow(seal_keys, read_seal_keys, take_seals, interval_s)
+    return works
 
 
 def relay_of(
     settings: SidecarSettings,
     door: Door,
+    trust: Trust,
     *,
     journal: Journal,
     refusing: Readiness,
@@ -65,7 +107,8 @@ def relay_of(
     upstream = upstream_of(settings.relay, settings.engine_url, limits)
     splitter = Splitter(
         door=door,
-        tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=clocks.monotonic_s),
+        trust=trust,
+        tools=Tools(upstream=upstream, plan=door.plan, limits=limits, clock=clocks.monotonic_s),
         policy=settings.handoff_policy,
         journal=journal,
         metrics=metrics,
@@ -89,11 +132,13 @@ def relay_of(
     return shell_of(settings.relay, listen, service)
 
 
-def say_whether_legs_are_on(settings: SidecarSettings, door: Door) -> None:
+def say_whether_legs_are_on(settings: SidecarSettings, door: Door, trust: Trust) -> None:
     """Once at the start, so that nobody wonders why all is computed here."""
     if door.off is not None:
         log.info("handoff is off: no leg key and no leg port; nothing is prefilled elsewhere")
-    elif settings.endpoints_file is None:
-        log.warning("handoff is off: without an endpoints file nobody is known as a member")
+    elif settings.endpoints_file is None and trust.keys is None:
+        log.warning(
+            "handoff is off: neither the pickers' key nor an endpoints file says who is a member"
+        )
     else:
         log.info("handoff is on", proof="key" if door.keys is not None else "leg port")

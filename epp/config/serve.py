@@ -203,6 +203,18 @@ class ServeSettings(BaseModel):
         description="What else makes KV of the same tokens another (revision, data type), the "
         "sidecars' too.",
     )
+    handoff_key_file: Path | None = Field(
+        None,
+        description="File with the key under which x-epp-handoff seals the lists of pods that "
+        "sidecars are told, at least 32 bytes, theirs too; two lines while it changes, followed.",
+    )
+    handoff_life_s: Seconds = Field(
+        60.0,
+        ge=1,
+        le=86_400,
+        description="How long such a seal holds: 60s and the longest time that the gateway's route "
+        "lets a request wait.",
+    )
     split: Literal["prefix", "cost", "always", "never"] = Field(
         "prefix",
         description="Which prompts endpoints with a prefill role compute for others. prefix: those "

@@ -6,10 +6,11 @@ serves no other pod, path or request, and for `LIFE_S` seconds at most. Two keys
 one replaces the other; the current one signs.
 """
 
-import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+
+from epp.seals import mac
 
 LEG_HEADER = "x-epp-leg"
 LIFE_S = 60
@@ -76,8 +77,5 @@ class LegKeys:
 
 
 def _mac(key: bytes, leg: Leg, expiry: int) -> str:
-    """Each part is preceded by its length, so that no two legs give one text."""
     parts = ("epp-leg-v1", leg.method, leg.path, leg.request_id, leg.target, str(expiry))
-    encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
-    text = b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
-    return hmac.new(key, text, hashlib.sha256).hexdigest()
+    return mac(key, parts)

@@ -44,7 +44,9 @@ class HandoffMetrics:
         )  # fmt: skip
         self.targets_refused = declared.counter(
             "prefill_targets_refused", "Prefill targets that were left out: target-foreign (no "
-            "member), target-self, members-unknown (no endpoints file), malformed.", "reason",
+            "member), target-self, members-unknown (no endpoints file), malformed; and lists that "
+            "no picker of the pool sealed: seal-missing, seal-malformed, seal-key-unknown, "
+            "seal-forged, seal-expired.", "reason",
         )  # fmt: skip
         self.legs_served = declared.counter(
             "legs_served", "Prefill legs of other sidecars that were taken."

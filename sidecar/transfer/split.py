@@ -7,7 +7,7 @@ the client has got nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -21,8 +21,8 @@ from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
 from sidecar.http.passage import Passage
 from sidecar.proxy import Journal, Readiness
+from sidecar.trust.named import Trust
 
-from . import targets
 from .door import Door
 from .handover import Handover
 from .job import Job, Tools
@@ -41,6 +41,7 @@ class Splitter:
     """One for a sidecar."""
 
     door: Door
+    trust: Trust
     tools: Tools
     policy: HandoffPolicy
     journal: Journal
@@ -57,10 +58,11 @@ class Splitter:
 
         Raises CancelledError for a client that left.
         """
-        values = request.values(PREFILLER)
-        if not values:
+        if not request.values(PREFILLER):
             return False
-        found = self._targets(values, request.at)
+        found: tuple[Target, ...] | str | None = self.door.off
+        if found is None:
+            found = self.trust.judged(request, self.wall_s()).named(PREFILLER)
         job = await self._job(request, exchange, passage, body, found)
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
@@ -86,18 +88,6 @@ class Splitter:
             return True
         finally:
             handover.count()
-
-    def _targets(self, values: Iterable[str], own: Target | None) -> tuple[Target, ...] | str:
-        """Where to prefill, or why nowhere."""
-        if self.door.off is not None:
-            return self.door.off
-        read = targets.parse(values)
-        if read.malformed:
-            self.metrics.targets_refused.labels("malformed").inc(read.malformed)
-        allowed = self.door.guard.allowed(read.found, own)
-        for reason in allowed.refused:
-            self.metrics.targets_refused.labels(reason).inc()
-        return allowed.targets or (read.reason or allowed.reason or "no-targets")
 
     async def _job(
         self,

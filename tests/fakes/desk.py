@@ -17,6 +17,7 @@ from epp.request.objectives import LiveObjectives
 from epp.request.offload import Offload
 from epp.request.plan.live import Built, LivePlan
 from epp.request.profiles import ModeSwitch
+from epp.request.sealing import Sealer
 from epp.request.tokens import Tokenizer, Tokens
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook, LoadReport
@@ -78,6 +79,7 @@ class Desk:
         split: str,
         roles: Sequence[Role],
         rules: Rules,
+        sealer: Sealer | None,
     ) -> None:
         chance = Random(5)
         self.now = 1000.0
@@ -117,6 +119,7 @@ class Desk:
             objectives=self.objectives,
             settings=settings,
             rules=rules,
+            sealer=sealer,
         )
 
     def clock(self) -> float:
@@ -185,6 +188,7 @@ async def open_desk(
     split: str = "prefix",
     roles: Sequence[Role] = (),
     rules: Rules = ANY,
+    sealer: Sealer | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Desk]:
     """A desk of `count` idle endpoints, or one for each role; `then` runs before its tasks are
@@ -202,5 +206,6 @@ async def open_desk(
                 split=split,
                 roles=roles,
                 rules=rules,
+                sealer=sealer,
             )
             then()

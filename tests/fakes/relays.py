@@ -19,6 +19,7 @@ from sidecar.shells import shell_of, upstream_of
 from sidecar.transfer.door import Door
 from sidecar.transfer.job import Tools
 from sidecar.transfer.split import Splitter
+from sidecar.trust.named import Trust
 from sidecar.transfer.steps import HandoffPolicy
 from tests.fakes.waiting import until
 
@@ -92,6 +93,7 @@ def relay_for(
     door = Door(guard=Guard("default/engine-0"))
     splitter = Splitter(
         door=door,
+        trust=Trust(guard=door.guard, pool="default/pool", metrics=metrics),
         tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=time.monotonic),
         policy=HandoffPolicy(),
         journal=notes,

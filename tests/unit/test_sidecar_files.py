@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from epp.errors import ConfigError
-from sidecar.transfer.files import follow_endpoints, read_leg_keys
+from sidecar.transfer.files import follow, read_endpoints, read_leg_keys
 from tests.fakes.waiting import until
 
 ONE, TWO = "1" * 32, "2" * 40
@@ -55,7 +55,9 @@ async def test_the_list_follows_the_file_and_outlives_a_bad_one(tmp_path: Path) 
     file = tmp_path / "endpoints.yaml"
     lists: list[list[str]] = []
     async with asyncio.TaskGroup() as tg:
-        work = follow_endpoints(file, lambda all_: lists.append([one.name for one in all_]), 0.01)
+        work = follow(
+            file, read_endpoints, lambda all_: lists.append([one.name for one in all_]), 0.01
+        )
         task = tg.create_task(work)
         await asyncio.sleep(0.05)
         assert lists == []

@@ -1,0 +1,1 @@
+"""Whom a sidecar believes and what it offers of itself: seals, certificates, pairs, breakers."""
