@@ -99,9 +99,9 @@ STATE = (
         ("event",),
         "On the way to the log. In Redis: errors, reconnects, restarts (another server, or an "
         "older state of it), holes (records were trimmed before we read them), odd-entries, "
-        "snapshots (that were read). On the picker's own port, writers turned away: full, version, token, "
-        "endpoint, no-member, too-large, damaged, slow, idle; and memory-refused (what a sidecar "
-        "would know again after a restart had no room).",
+        "snapshots (that were read). On the picker's own port, writers turned away: full, "
+        "version, token, endpoint, no-member, too-large, damaged, slow, idle; and memory-refused "
+        "(what a sidecar would know again after a restart had no room).",
     ),
     Family(
         "epp_store_size",
