@@ -28,8 +28,6 @@ class Matches:
     """Tokens that a decision may count on."""
     precise: Column
     """1 where the engine's own events say so, else 0."""
-    held: Mask
-    """Where there is a match at all."""
     trust: Column
     loaded: Mapping[str, Column] = field(default_factory=dict[str, Column])
     """Of the precise ones, those that come from each slower tier."""
@@ -42,9 +40,9 @@ class Matches:
         }
 
     def of(self, row: int) -> Match:
-        if not self.held[row]:
-            return NO_MATCH
         tokens = int(self.tokens[row])
+        if not tokens:
+            return NO_MATCH
         if not self.precise[row]:
             return Match(tokens, Source.PREDICTED, float(self.trust[row]))
         loaded = tuple(
@@ -69,8 +67,10 @@ def matches(
     `fresh`: where a writer was heard lately; blocks of one that fell silent are predictions like
     ours. `trust`: what a predicted token is worth. `prefill_tokens_per_s`: what computing costs.
     """
-    told = np.minimum(precise.whole * float(block_tokens), prompt_tokens)
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
+    if not precise.loaded and not np.count_nonzero(precise.gpu):
+        return Matches(guessed, guessed * trust, np.zeros(len(guessed)), trust)
+    told = np.minimum(precise.whole * float(block_tokens), prompt_tokens)
     loaded: dict[str, Column] = {
         name: blocks * np.float64(block_tokens) for name, blocks in precise.loaded.items()
     }
@@ -78,17 +78,15 @@ def matches(
     for name, tokens in loaded.items():
         load_tokens_per_s = _LOAD_TOKENS_PER_S * tier_of(name).pace
         sure = sure - tokens * np.minimum(prefill_tokens_per_s / load_tokens_per_s, 1.0)
-    held = np.maximum(told, guessed) > 0.0
-    if np.count_nonzero(told) and not np.logical_and.reduce(fresh):
+    if not np.logical_and.reduce(fresh):
         guessed = np.where(fresh, guessed, np.maximum(guessed, sure))
         told, sure = np.where(fresh, told, 0.0), np.where(fresh, sure, 0.0)
     worth = guessed * trust
-    better = sure >= worth
+    better = np.logical_and(sure >= worth, told)
     return Matches(
         np.where(better, told, guessed),
         np.maximum(sure, worth),
-        np.logical_and(better, held).astype(np.float64),
-        held,
+        better.astype(np.float64),
         trust,
         loaded,
     )

@@ -9,7 +9,7 @@ from math import isnan
 from epp.framework import Load, Lora
 
 from .pace import PRIOR_PREFILL_TOKENS_PER_S
-from .reservation import Life, Sums
+from .reservation import Life
 
 WAITING, RUNNING, KV_USAGE, ACTIVE_BLOCKS = range(4)
 """Places in a row of what only a fresh report says; NaN where it does not."""
@@ -55,10 +55,10 @@ def block_tokens(life: Life, rules: LoadRules) -> int:
     return known or rules.default_block_tokens
 
 
-def reserved(life: Life, now: float) -> Sums:
-    """By all replicas; drained prefills have been taken out of our own."""
+def reserved(life: Life, now: float) -> tuple[int, int, int, int]:
+    """By all replicas, in the order of `Sums`; drained prefills have been taken out of our own."""
     others = life.others
-    return Sums(
+    return (
         len(life.requests) + others.requests,
         life.pending + others.pending,
         life.remaining_prefill(now) + others.prefill_tokens,
@@ -69,13 +69,13 @@ def reserved(life: Life, now: float) -> Sums:
 def load_of(life: Life, rules: LoadRules, now: float) -> Load:
     """The load as a decision sees it; its drained prefills have been taken out."""
     report = life.report
-    all_of_us = reserved(life, now)
+    requests, pending, prefill_tokens, decode_blocks = reserved(life, now)
     if report is None:
         return Load(
-            reserved_requests=all_of_us.requests,
-            reserved_pending=all_of_us.pending,
-            reserved_prefill_tokens=all_of_us.prefill_tokens,
-            reserved_decode_blocks=all_of_us.decode_blocks,
+            reserved_requests=requests,
+            reserved_pending=pending,
+            reserved_prefill_tokens=prefill_tokens,
+            reserved_decode_blocks=decode_blocks,
         )
     age = max(0.0, now - life.report_at)
     fresh = age <= rules.stale_s
@@ -90,23 +90,17 @@ def load_of(life: Life, rules: LoadRules, now: float) -> Load:
         block_tokens=block_tokens(life, rules),
         lora=report.lora if fresh else None,
         age_s=age,
-        reserved_requests=all_of_us.requests,
-        reserved_pending=all_of_us.pending,
-        reserved_prefill_tokens=all_of_us.prefill_tokens,
-        reserved_decode_blocks=all_of_us.decode_blocks,
+        reserved_requests=requests,
+        reserved_pending=pending,
+        reserved_prefill_tokens=prefill_tokens,
+        reserved_decode_blocks=decode_blocks,
     )
 
 
 def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
     """The same, whatever the report's age, with the speeds that were observed."""
     report, speed, steps = life.report, life.pace.prefill.measured, life.pace.decoding.measured
-    all_of_us = reserved(life, now)
-    ours = (
-        float(all_of_us.requests),
-        float(all_of_us.pending),
-        float(all_of_us.prefill_tokens),
-        float(all_of_us.decode_blocks),
-    )
+    ours = map(float, reserved(life, now))
     own = (
         _number(speed),
         _NAN if steps is None else steps.base_s,

@@ -48,7 +48,7 @@ _LOADS = {
 """Columns of a decision, and where they stand here."""
 _PRIOR = Speeds()
 _PRIORS = ("pull_tokens_per_s",)
-_SPEEDS = (measures.OWN_SPEED, measures.STEP_S, measures.BLOCK_S)
+_SPEEDS = slice(measures.OWN_SPEED, measures.BLOCK_S + 1)
 _REPORTED = measures.ACTIVE_BLOCKS + 1
 """The first so many are known from fresh reports only."""
 
@@ -138,7 +138,11 @@ class Table:
         self._numbers: Numbers = _NONE
         self._loras: list[Lora | None] = []
         self._speeds = (0.0, 0.0, 0.0)
+        self._usual = np.zeros((len(self._speeds), 1))
+        """The same, as a column."""
         self._oldest = np.inf
+        """No fresh report is from before that."""
+        self._some_stale = False
         self._shown = _Shown(self._seats, _NONE, (), {})
         self._trusts: Column = np.empty(0)
         self._heard: Column = np.empty(0)
@@ -176,7 +180,8 @@ class Table:
             news = True
         speeds = self._load.pool_speeds
         if news or speeds != self._speeds or now - self._oldest > self._load.rules.stale_s:
-            self._speeds = speeds
+            if speeds != self._speeds:
+                self._speeds, self._usual = speeds, np.array(speeds)[:, None]
             self._show(now)
         self._read_trust(self._trust.changed())
         self._read_heard(self._mirror.heard())
@@ -235,7 +240,9 @@ class Table:
         for inc in lives:
             row = self._seats.rows.get(inc)
             if row is not None:
-                self._numbers[:, row], self._loras[row] = self._load.row(inc, now)
+                numbers, self._loras[row] = self._load.row(inc, now)
+                self._numbers[:, row] = numbers
+                self._oldest = min(self._oldest, numbers[measures.REPORT_AT])  # or NaN: no report
 
     def _read_trust(self, changed: Sequence[EndpointId]) -> None:
         if changed:
@@ -255,19 +262,19 @@ class Table:
     def _show(self, now: float) -> None:
         """Make what decisions read: without what is stale, and with a speed for everybody."""
         numbers = self._numbers.copy()
-        at = numbers[measures.REPORT_AT]
         loras = tuple(self._loras)
-        self._oldest = float(np.fmin.reduce(at, initial=np.inf))
-        if now - self._oldest > self._load.rules.stale_s:
-            stale = now - at > self._load.rules.stale_s
+        stale_s = self._load.rules.stale_s
+        if self._some_stale or now - self._oldest > stale_s:
+            at = numbers[measures.REPORT_AT]
+            stale = now - at > stale_s
+            self._some_stale = bool(stale.any())
             numbers[:_REPORTED, stale] = np.nan
             loras = tuple(
                 None if old else lora for old, lora in zip(stale.tolist(), loras, strict=True)
             )
             self._oldest = float(np.fmin.reduce(at[~stale], initial=np.inf))
-        for place, usual in zip(_SPEEDS, self._speeds, strict=True):
-            own = numbers[place]
-            np.copyto(own, usual, where=np.isnan(own))
+        own = numbers[_SPEEDS]
+        np.copyto(own, self._usual, where=np.isnan(own))
         numbers.flags.writeable = False
         rows = list(numbers)
         columns = {name: rows[place] for name, place in _LOADS.items()}

@@ -152,9 +152,11 @@ class PrefixIndex:
     def tier_depths(self, keys: Keys, incs: tuple[Incarnation, ...]) -> TierDepths:
         """The same, told apart by where the blocks are. Of several tiers that hold a block the one
         that loads faster counts."""
+        slower = [(name, holders) for name, holders in self._slower.items() if len(holders)]
+        if not slower and not len(self._gpu):
+            return TierDepths(np.zeros(len(incs), np.int64), {})
         wanted = as_keys(keys)
         gpu = self._gpu.depths(wanted, incs)
-        slower = [(name, holders) for name, holders in self._slower.items() if len(holders)]
         if not slower or not len(incs):
             return TierDepths(gpu, {})
         return TierDepths(gpu, self._loaded(slower, wanted, incs, gpu))
