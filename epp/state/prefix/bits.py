@@ -6,11 +6,10 @@ pairs that change with every request, a few keys at a time, this takes less time
 which is for millions that come in batches, and it takes ten times the memory.
 
 An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
-much it held: nobody's lookup asks for that bit any more. The keys behind it are swept away later in
-bounded slices, and only then is the slot given to somebody else.
+much it held: nobody's lookup asks for that bit any more. Whoever knows the keys behind it takes
+them away later (`sweep`), and only then gives the slot to somebody else (`free`).
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,23 +19,19 @@ from epp.framework import Incarnation
 
 from .walk import Depths
 
-SWEEP_PER_KEY = 2
-"""Retired keys swept for each key stored or removed, so that churn alone bounds the memory."""
 FEW = 24
 """Up to so many endpoints are gone through one by one; more cost less as an array of bits."""
 
 
 class Bits:
-    """Who has which keys. Every change is idempotent. One more entry costs about 100 bytes where
-    another endpoint has the key, else 200."""
+    """Who has which keys. Storing and removing are idempotent."""
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         """Key: bits of the slots that hold it, retired ones among them until they are swept."""
         self._slots: dict[Incarnation, int] = {}
-        self._held: list[set[int]] = []
-        """Slot: its keys."""
-        self._retired: deque[int] = deque()
+        self._opened = 0
+        """Slots that there are, in use or not."""
         self._free: list[int] = []
         self._asked: tuple[Incarnation, ...] | None = None
         """Who was asked for the last time."""
@@ -51,57 +46,49 @@ class Bits:
 
     def store(self, inc: Incarnation, keys: Sequence[int]) -> None:
         """`inc` has `keys` too."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
         slot = self._slots.get(inc)
         if slot is None:
             slot = self._open(inc)
         holders, bit = self._holders, 1 << slot
-        self._held[slot].update(keys)
         known = holders.get
         for key in keys:
-            holders[key] = known(key, 0) | bit
+            others = known(key)
+            holders[key] = bit if others is None else others | bit
 
     def remove(self, inc: Incarnation, keys: Sequence[int]) -> None:
         """`inc` no longer has `keys`; those that it didn't are passed over."""
-        self.sweep(SWEEP_PER_KEY * len(keys))
         slot = self._slots.get(inc)
-        if slot is None:
-            return
-        held = self._held[slot]
-        for key in keys:
-            if key in held:
-                held.remove(key)
-                self._drop_bit(key, slot)
-
-    def clear(self, inc: Incarnation) -> None:
-        """`inc` has nothing. The cost doesn't depend on how much it had."""
-        slot = self._slots.pop(inc, None)
         if slot is not None:
-            self._asked = None
-            self._retired.append(slot)
+            for key in keys:
+                self.sweep(slot, key)
+
+    def retire(self, inc: Incarnation) -> int | None:
+        """`inc` has nothing. Returns its slot, from which its keys are to be swept; None: none."""
+        self._asked = None
+        return self._slots.pop(inc, None)
+
+    def sweep(self, slot: int, key: int) -> None:
+        """Take a key from a slot, if it has it."""
+        bits = self._holders.get(key, 0)
+        left = bits & ~(1 << slot)
+        if left:
+            self._holders[key] = left
+        elif bits:
+            del self._holders[key]
+
+    def free(self, slot: int) -> None:
+        """All keys of a retired slot have been swept."""
+        self._free.append(slot)
 
     def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...]) -> Depths:
         """How many leading `keys` each of `incs` has, in their order. Faster when `incs` is the
         same tuple as the last time."""
         if self._asked is not incs:
             self._ask(incs)
-        by_slot = np.zeros(len(self._held) + 1, np.int64)  # the last stands for who has no slot
+        by_slot = np.zeros(self._opened + 1, np.int64)  # the last stands for who has no slot
         for bits, depth in self._runs(keys, self._wanted):
             _spread(by_slot, bits, depth)
         return by_slot[self._places]
-
-    def sweep(self, budget: int) -> None:
-        """Take away up to `budget` retired pairs."""
-        while self._retired and budget > 0:
-            slot = self._retired[0]
-            held = self._held[slot]
-            while held and budget > 0:
-                self._drop_bit(held.pop(), slot)
-                budget -= 1
-            if not held:
-                self._retired.popleft()
-                self._held[slot] = set()
-                self._free.append(slot)
 
     def _runs(self, keys: Sequence[int], alive: int) -> Iterator[tuple[int, int]]:
         """Slots that have equally many of the keys, as bits, and how many that is; never none."""
@@ -121,18 +108,11 @@ class Bits:
         if self._free:
             slot = self._free.pop()
         else:
-            slot = len(self._held)
-            self._held.append(set())
+            slot = self._opened
+            self._opened += 1
         self._slots[inc] = slot
         self._asked = None
         return slot
-
-    def _drop_bit(self, key: int, slot: int) -> None:
-        bits = self._holders[key] & ~(1 << slot)
-        if bits:
-            self._holders[key] = bits
-        else:
-            del self._holders[key]
 
     def _ask(self, incs: tuple[Incarnation, ...]) -> None:
         # Hashing an incarnation costs as much as the lookup of some keys. A tuple doesn't change,

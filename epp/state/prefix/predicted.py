@@ -51,8 +51,8 @@ class PredictedIndex:
         self._open: OrderedDict[str, list[Prediction]] = OrderedDict()
         """By request, oldest first; one per endpoint."""
         self._references = 0
-        self._gone: deque[dict[int, Run]] = deque()
-        """Blocks of forgotten endpoints, not yet out of the LRU."""
+        self._gone: deque[tuple[int, dict[int, Run]]] = deque()
+        """Slots and blocks of forgotten endpoints, not yet out of the index and the LRU."""
         self.evicted = 0
         """Blocks that had to go for want of room while they still counted."""
 
@@ -122,11 +122,10 @@ class PredictedIndex:
 
     def forget(self, inc: Incarnation) -> None:
         """That engine is gone or restarted."""
-        self._index.clear(inc)
-        blocks = self._blocks.pop(inc, None)
+        slot, blocks = self._index.retire(inc), self._blocks.pop(inc, None)
         self._asked, self._rooms = (), []
-        if blocks:
-            self._gone.append(blocks)
+        if slot is not None and blocks is not None:
+            self._gone.append((slot, blocks))
 
     def _known(self, inc: Incarnation, keys: tuple[int, ...], expires: float) -> list[Run]:
         """The runs that `keys` begin with, predicted by one more. Whoever goes on otherwise than
@@ -209,11 +208,11 @@ class PredictedIndex:
 
     def _clean(self, budget: int, now: float) -> None:
         """Take away what no longer counts, oldest first, in about `budget` steps."""
-        self._index.sweep(budget)
         while self._gone and budget > 0:
-            blocks = self._gone[0]
+            slot, blocks = self._gone[0]
             while blocks and budget > 0:
-                _, run = blocks.popitem()
+                key, run = blocks.popitem()
+                self._index.sweep(slot, key)
                 if run.keys:
                     self._lru.pop(run)
                     self._size -= len(run.keys)
@@ -221,6 +220,7 @@ class PredictedIndex:
                 budget -= 1
             if not blocks:
                 self._gone.popleft()
+                self._index.free(slot)
         while self._open and budget > 0:
             request_id, predictions = next(iter(self._open.items()))
             if any(prediction.expires > now for prediction in predictions):
