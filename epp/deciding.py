@@ -10,6 +10,7 @@ from epp.config.salt_key import read_salt_key
 from epp.picker import Picker, clock
 from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
+from epp.request.attempts import Attempts
 from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.plan import feeds
@@ -35,6 +36,7 @@ def director_of(
         log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
     deadline_s = picker.settings.decision_deadline_s
     tokens = _tokens(picker, session, offload, spawn)
+    attempts = Attempts()
     picker.metrics.sources = replace(
         picker.metrics.sources,
         pool=picker.pool,
@@ -43,6 +45,7 @@ def director_of(
         switch=picker.switch,
         config=picker.reload,
         objectives=picker.objectives_reload,
+        attempts=attempts,
     )
     return PickDirector(
         pool=picker.pool,
@@ -56,6 +59,7 @@ def director_of(
         ids=new_ids(picker.settings.pod_name),
         admin=AdminToken(picker.admin_token),
         sealer=picker.sealer,
+        attempts=attempts,
         observers=[picker.metrics, picker.explain, picker.alarm, tokens.watch],
         meters=picker.metrics.meters,
         objectives=picker.objectives,

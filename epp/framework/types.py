@@ -254,11 +254,17 @@ class Request:
     session: str = ""
     """Of the client, as `session-id-producer` reads it; empty: none, or nobody asked for it."""
     slo_ttft_s: float | None = None
-    """Time within which the answer should begin, as the gateway said; None: no limit."""
+    """Time from `at` within which the answer should begin, as the gateway said; None: no limit."""
     slo_tpot_s: float | None = None
     """Likewise the time from one token of the answer to the next."""
+    timeout_s: float | None = None
+    """Time from `at` until the gateway gives the request up, as it said; None: it did not."""
     at: float = 0.0
     """When it arrived, on the picker's monotonic clock, seconds."""
+    attempt: int = 1
+    """More than 1 where the gateway sends it again; `slo_ttft_s` is what is left of the time."""
+    failed_at: tuple[EndpointId, ...] = ()
+    """Who failed earlier attempts; they are no candidates as long as there are others."""
     peer: "Endpoint | None" = None
     """The destination, where a profile chooses who works for it; else None."""
 

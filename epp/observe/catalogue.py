@@ -186,7 +186,26 @@ FAMILIES = (
         _C,
         ("header",),
         "Headers of the gateway whose values cannot be used: model-rewrite, objective, "
-        "fairness-id, slo-ttft, slo-tpot.",
+        "fairness-id, slo-ttft, slo-tpot, timeout.",
+    ),
+    Family(
+        "epp_gateway_retries_total",
+        _C,
+        (),
+        "Requests that the gateway sent once more in a stream of their own: their time runs on, "
+        "and the load of the attempt before is given back.",
+    ),
+    Family(
+        "epp_unanswered_requests",
+        _G,
+        (),
+        "Requests that are remembered because the gateway may send them once more.",
+    ),
+    Family(
+        "epp_unanswered_forgotten_total",
+        _C,
+        (),
+        "Of these, those that had to go for others: sent once more, each is a new request.",
     ),
     Family(
         "epp_served_elsewhere_total",

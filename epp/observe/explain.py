@@ -107,6 +107,16 @@ def _asked(request: Request) -> dict[str, Any]:
         "exact": request.exact,
         "blocks": request.blocks,
         "whole": request.whole,
+        "attempt": request.attempt,
+        "within_ms": {
+            name: round(limit_s * 1000, 3)
+            for name, limit_s in (
+                ("first_token", request.slo_ttft_s),
+                ("next_token", request.slo_tpot_s),
+                ("all", request.timeout_s),
+            )
+            if limit_s is not None
+        },
     }
 
 

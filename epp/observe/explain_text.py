@@ -50,6 +50,7 @@ def _fields(entry: Mapping[str, Any], now: float) -> list[str]:
         "made": _when(entry["at"], now) + f", in {entry['took_ms']:g} ms",
         "asked": f"{entry['path']} ({entry['api']}), {_model(entry)}",
         "prompt": _prompt(entry),
+        **_limits(entry),
         "goes to": ", ".join(_name(one) for one in entry["chosen"]),
         "step": f"{entry['rung']}: {step}{why}",
         "because": "; ".join(entry["reasons"]),
@@ -77,6 +78,14 @@ def _prompt(entry: Mapping[str, Any]) -> str:
         f"{entry['prompt_tokens']} tokens ({exact}){media}, {entry['blocks']} blocks compared, "
         f"answer up to {entry['output_tokens']}"
     )
+
+
+def _limits(entry: Mapping[str, Any]) -> dict[str, str]:
+    """When somebody stops waiting; nothing, where nobody said so."""
+    parts = [f"{name.replace('_', ' ')} {ms:g} ms" for name, ms in entry["within_ms"].items()]
+    if entry["attempt"] > 1:
+        parts.append(f"attempt {entry['attempt']} of the gateway")
+    return {"within": ", ".join(parts)} if parts else {}
 
 
 def _name(one: Mapping[str, str]) -> str:

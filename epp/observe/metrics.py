@@ -71,6 +71,12 @@ class OffloadNumbers(Protocol):
     refused: int
 
 
+class AttemptNumbers(Protocol):
+    forgotten: int
+
+    def __len__(self) -> int: ...
+
+
 class ModeNumbers(Protocol):
     @property
     def mode(self) -> str: ...
@@ -106,6 +112,7 @@ class Sources:
     certificate: CertificateNumbers | None = None
     config: ConfigNumbers | None = None
     objectives: ConfigNumbers | None = None
+    attempts: AttemptNumbers | None = None
 
 
 _DISAGG = "disagg-profile-handler"
@@ -147,6 +154,7 @@ class Metrics(Collector):
         self._error = _histogram("epp_cached_tokens_error_ratio", self.registry)
         self._rewrites = _counter("llm_d_epp_model_rewrite_decisions_total", self.registry)
         self._ignored = _counter("epp_ignored_headers_total", self.registry)
+        self._retries = _counter("epp_gateway_retries_total", self.registry)
         self._plugins = _counter("epp_plugin_failures_total", self.registry)
         self._words: set[str] = set()
         self._took = _histogram("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
@@ -172,6 +180,8 @@ class Metrics(Collector):
             self._child(self._encodes, self._word(decision.encoding.why)).inc()
         parts = _PARTS[bool(decision.encode), bool(decision.prefill)]
         self._child(self._disagg, _DISAGG, _DISAGG, model, parts).inc()
+        if request.attempt > 1:
+            self._retries.inc()
         if request.rewritten_by:
             self._child(self._rewrites, request.rewritten_by, model, target).inc()
         self._took.observe(took_s)
@@ -254,7 +264,7 @@ class Metrics(Collector):
             members = sources.pool.overview(now)
             yield from sources.state.pool(sources.pool, members)
             yield from self._members(members)
-        yield from sources.state.others()
+        yield from sources.state.others(now)
         if sources.streams is not None:
             yield from _streams(sources.streams)
         if sources.tokens is not None:
@@ -280,6 +290,10 @@ class Metrics(Collector):
             mode = sources.switch.mode
             modes = [((str(name),), float(name == mode)) for name in sources.switch.modes]
             yield _family("epp_mode", modes)
+        if sources.attempts is not None:
+            yield _family("epp_unanswered_requests", [((), float(len(sources.attempts)))])
+            forgotten = float(sources.attempts.forgotten)
+            yield _family("epp_unanswered_forgotten_total", [((), forgotten)])
 
     def _members(self, members: Sequence[EndpointStatus]) -> Iterator[Metric]:
         """One series per member; those of a removed member are gone at once (fault B20)."""

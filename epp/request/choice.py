@@ -152,7 +152,7 @@ class Choice:
             prompt_tokens=request.prompt_tokens,
             now=now,
         )
-        eligible = filters.eligible(found, asked.arrival.subset)
+        eligible = filters.eligible(found, asked.arrival.subset, request.failed_at)
         profile = asked.built.profiles[asked.course.destination]
         chosen = self._rated(request, eligible, profile)
         rung = self._pool.rung(chosen.chosen[0].id, now)
@@ -222,7 +222,8 @@ class Choice:
         )
 
     def _ready(self, asked: Asked) -> Candidates:
-        return filters.eligible(self._pool.ready(self._clock()), asked.arrival.subset)
+        ready = self._pool.ready(self._clock())
+        return filters.eligible(ready, asked.arrival.subset, asked.request.failed_at)
 
 
 _FAILED = split.Part(why=split.Why.FAILED)

@@ -29,6 +29,7 @@ from epp.framework import (
 from . import admin_token, conformance, filters, hints, saturation, shadow
 from .admin_token import AdminToken
 from .apis import catalog
+from .attempts import Attempt, Attempts
 from .ballot import Ballot
 from .choice import Choice
 from .exchange import Arrival, Outcome, Route
@@ -97,6 +98,7 @@ class PickDirector:
         ids: Callable[[], str] | None = None,
         admin: AdminToken | None = None,
         sealer: Sealer | None = None,
+        attempts: Attempts | None = None,
     ) -> None:
         self._pool = pool
         self._switch = switch
@@ -109,6 +111,7 @@ class PickDirector:
         self._settings = settings or PickSettings()
         self._admin = admin or AdminToken()
         self._sealer = sealer
+        self._attempts = Attempts() if attempts is None else attempts
         self._understanding = Understanding(
             tokens=tokens,
             offload=offload,
@@ -137,16 +140,17 @@ class PickDirector:
         for header in said.ignored:
             for observer in self._observers:
                 observer.ignored(header)
-        try:
-            wanted = await self._wanted(arrival, said, started)
-        except Refusal as refusal:
-            return self._refused(refusal)
-        try:
-            made = self._made(wanted, started)
-        except Refusal as refusal:
-            passes = isinstance(self._refused(refusal), NoEndpoint) and wanted.shadow
-            return shadow.unrouted(wanted.understood) if passes else refusal
-        return self._route(made, started, tell=tell)
+        with self._attempts.begin(arrival, started) as attempt:
+            try:
+                wanted = await self._wanted(arrival, said, started, attempt)
+            except Refusal as refusal:
+                return self._refused(refusal)
+            try:
+                made = self._made(wanted, started)
+            except Refusal as refusal:
+                passes = isinstance(self._refused(refusal), NoEndpoint) and wanted.shadow
+                return shadow.unrouted(wanted.understood) if passes else refusal
+            return self._route(made, started, attempt, tell=tell)
 
     async def preview(self, arrival: Arrival) -> Made:
         """What would become of a request. Nothing is booked, and no observer is told of it.
@@ -159,8 +163,16 @@ class PickDirector:
             await self._wanted(arrival, hints.read(arrival.headers), started), started
         )
 
-    async def _wanted(self, arrival: Arrival, said: hints.Hints, started: float) -> _Wanted:
+    async def _wanted(
+        self,
+        arrival: Arrival,
+        said: hints.Hints,
+        started: float,
+        attempt: Attempt | None = None,
+    ) -> _Wanted:
         """The request with what can be known of it. Raises Refusal."""
+        if attempt is not None:
+            said = attempt.remaining(said)
         mode, built = self._switch.mode, self._live.built
         unheard = mode is Mode.SHADOW
         if unheard:
@@ -183,13 +195,16 @@ class PickDirector:
         if held:
             request = replace(understood.request, media_held=held)
             understood = replace(understood, request=request)
+        if attempt is not None:
+            understood = attempt.known_to(understood)
         return _Wanted(
             arrival=arrival, understood=understood, built=built, mode=mode, shadow=unheard
         )
 
     def _made(self, wanted: _Wanted, started: float) -> Made:
         """Raises Refusal."""
-        late = self._understanding.left_s(started) <= 0.0
+        timeout_s = wanted.understood.request.timeout_s
+        late = self._understanding.left_s(started, timeout_s) <= 0.0
         decision, why, course = self._choice.of(
             wanted.arrival, wanted.understood, wanted.built, wanted.mode, late=late
         )
@@ -242,7 +257,7 @@ class PickDirector:
             subset = conformance.selection(arrival.headers) or subset
         return arrival if subset == arrival.subset else replace(arrival, subset=subset)
 
-    def _route(self, made: Made, started: float, *, tell: bool) -> Route:
+    def _route(self, made: Made, started: float, attempt: Attempt, *, tell: bool) -> Route:
         """Book it. `tell`: whoever sent it may know the decision."""
         now = self._clock()
         arrival, decision = made.arrival, made.decision
@@ -280,6 +295,7 @@ class PickDirector:
             answer_headers=(admin_token.header(decision),) if tell else (),
             markers=() if made.shadow else made.built.markers,
             ballot=self._ballot,
+            attempt=attempt,
             shadow=made.shadow,
         )
         return Route(

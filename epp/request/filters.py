@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from epp.errors import NoEndpoint
-from epp.framework import Candidates
+from epp.framework import Candidates, EndpointId
 
 from .subset import allowed
 
@@ -17,8 +17,13 @@ _NOBODY = "failed to find endpoint candidates for serving the request"
 """The reference's words, which people look for."""
 
 
-def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
-    """The ready endpoints that the gateway allows. Raises NoEndpoint where none of them decodes."""
+def eligible(
+    ready: Candidates, subset: Iterable[str] | None, failed: Collection[EndpointId] = ()
+) -> Candidates:
+    """The ready endpoints that the gateway allows. Raises NoEndpoint where none of them decodes.
+
+    Those that `failed` this very request are left out unless nobody else decodes.
+    """
     if not ready:
         raise NoEndpoint(f"{_NOBODY}: no endpoint of the pool is ready; try again later")
     found = ready if subset is None else ready.keep(allowed(ready.addresses, subset), "subset")
@@ -26,6 +31,10 @@ def eligible(ready: Candidates, subset: Iterable[str] | None) -> Candidates:
         raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
     if not np.count_nonzero(found.column("serves_decode")):
         raise NoEndpoint(f"{_NOBODY}: none that decodes is ready, only such as prefill or encode")
+    if failed:
+        others = found.keep([ident not in failed for ident in found.ids], "failed before")
+        if np.count_nonzero(others.column("serves_decode")):
+            return others
     return found
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from epp.bodies.usage import Usage
-from epp.framework import Endpoint, Marker, Request
+from epp.framework import Endpoint, EndpointId, Marker, Request
 
 from . import conformance
+from .attempts import Attempt
 from .ballot import Ballot, Why
 from .neighbours import Meter, Observer, Pool
 from .plan.live import Named
@@ -21,6 +22,7 @@ class Flight:
 
     __slots__ = (
         "_answer_headers",
+        "_attempt",
         "_ballot",
         "_charged",
         "_chosen",
@@ -51,6 +53,7 @@ class Flight:
         told: Sequence[str],
         charged: bool,
         ballot: Ballot,
+        attempt: Attempt,
         meter: Meter | None = None,
         say_served: bool = False,
         markers: Sequence[Named[Marker]] = (),
@@ -60,7 +63,8 @@ class Flight:
         """`chosen`: the destinations, best first. `told`: the addresses that the gateway knows them
         by. `meter`: None where the answer's body does not come through us. `say_served`: tell the
         client who served, for conformance tests. `markers` have headers set in the answer, beside
-        `answer_headers`. `shadow`: the gateway was told of nobody."""
+        `answer_headers`. `attempt` is told how it goes. `shadow`: the gateway was told of nobody.
+        """
         self._pool = pool
         self._observers = observers
         self._clock = clock
@@ -68,6 +72,7 @@ class Flight:
         self._chosen = chosen
         self._told = told
         self._ballot = ballot
+        self._attempt = attempt
         self._markers = markers
         self._answer_headers = tuple(answer_headers)
         self._charged = charged
@@ -79,6 +84,7 @@ class Flight:
         self._headers = False
         self._first = False
         self._over = False
+        attempt.routed(chosen[0].id, self._give_back)
 
     def response_headers(
         self, status: int, served: str | None, *, streaming: bool = False
@@ -93,6 +99,7 @@ class Flight:
             if address:
                 self._pool.served_by(self._request, address, self._chosen, now)
             self._pool.response_headers(self._request.id, status, now)
+        self._attempt.answered(status, self._asked(served or "", address, now), now)
         self._good = 0 < status < 400
         if self._meter is not None and self._good and streaming:
             self._meter.streams()
@@ -110,6 +117,19 @@ class Flight:
         if served in self._told:
             return self._chosen[self._told.index(served)].address
         return served
+
+    def _asked(self, served: str, address: str, now: float) -> Sequence[EndpointId]:
+        """Those that the request has been sent to: the gateway goes down the list."""
+        if served in self._told:
+            return [one.id for one in self._chosen[: self._told.index(served) + 1]]
+        other = self._pool.at(address, now) if address else None
+        return [self._chosen[0].id, *(() if other is None else (other.id,))]
+
+    def _give_back(self) -> None:
+        """The gateway has sent the request again: its load is where that goes."""
+        if self._charged and not self._over:
+            self._charged = False
+            self._pool.reset(self._request.id, answered=False, now=self._clock())
 
     def _marks(self, address: str, now: float) -> Sequence[tuple[str, str]]:
         """What plugins have to say to the client of the endpoint at `address`; empty: the first."""
@@ -150,6 +170,7 @@ class Flight:
             self._meter.end(now, self._usage, good=self._good)
         if self._charged:
             self._pool.finished(self._request.id, now)
+        self._attempt.over(now)
 
     def reset(self, *, answered: bool) -> None:
         if self._over:
@@ -160,6 +181,7 @@ class Flight:
             self._meter.end(now, self._usage, good=False)
         if self._charged:
             self._pool.reset(self._request.id, answered=answered, now=now)
+        self._attempt.over(now, unanswered=not answered)
 
 
 def _listed(marker: Marker, request: Request, served: Endpoint) -> list[tuple[str, str]]:

@@ -31,6 +31,10 @@ class Hints:
     """The client's, where a producer reads it."""
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
+    timeout_s: float | None = None
+    """Time from this arrival until a gateway in front gives the request up. Envoy counts it down
+    by itself from one attempt to the next, and takes it from clients that it does not trust. Here
+    it only ever shortens what its own request is given."""
 
 
 _NAMES = frozenset().union(
@@ -39,6 +43,12 @@ _NAMES = frozenset().union(
     protocol.FAIRNESS_ID,
     protocol.SLO_TTFT_MS,
     protocol.SLO_TPOT_MS,
+    protocol.TIMEOUT_MS,
+)
+_TIMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("slo-ttft", protocol.SLO_TTFT_MS),
+    ("slo-tpot", protocol.SLO_TPOT_MS),
+    ("timeout", protocol.TIMEOUT_MS),
 )
 _SILENCE = Hints()
 
@@ -60,8 +70,8 @@ def read(headers: Mapping[str, str]) -> Hints:
         if not usable:
             ignored.append(word)
     limits: list[float | None] = []
-    for word, names in (("slo-ttft", protocol.SLO_TTFT_MS), ("slo-tpot", protocol.SLO_TPOT_MS)):
-        said = _first(headers, names)
+    for word, times in _TIMES:
+        said = _first(headers, times)
         limits.append(None if said is None else _limit_s(said))
         if said is not None and limits[-1] is None:
             ignored.append(word)
@@ -73,6 +83,7 @@ def read(headers: Mapping[str, str]) -> Hints:
         tuple(ignored),
         slo_ttft_s=limits[0],
         slo_tpot_s=limits[1],
+        timeout_s=limits[2],
     )
 
 

@@ -108,7 +108,8 @@ class Understanding:
         try:
             size = catalog.work_bytes(arrival, rules)
             small = size <= SMALL_BYTES
-            async with _NONE if small else asyncio.timeout(self._settings.deadline_s):
+            within = self._within_s(hints.timeout_s)
+            async with _NONE if small else asyncio.timeout(within):
                 reading = await self._offload.run(
                     size, lambda: _read(arrival, hints.model, rules, self._objectives)
                 )
@@ -116,7 +117,8 @@ class Understanding:
                 if parsed.prompt is None:
                     why = "unscored"
                 elif score:
-                    wait_s = min(self._settings.tokens_s, self.left_s(started))
+                    left_s = self.left_s(started, hints.timeout_s)
+                    wait_s = min(self._settings.tokens_s, left_s)
                     found = await self._tokens.resolve(parsed, parsed.prompt, wait_s=wait_s)
         except Refusal:
             raise
@@ -130,9 +132,14 @@ class Understanding:
             reading = self._unread(arrival, hints, rules, late=why == "late")
         return self._understood(arrival, hints, reading, found, why=why, at=started)
 
-    def left_s(self, started: float) -> float:
-        """Seconds until the deadline of a request, 0 after it."""
-        return max(0.0, self._settings.deadline_s - (self._clock() - started))
+    def left_s(self, started: float, timeout_s: float | None) -> float:
+        """Seconds until the deadline of a decision, 0 after it. `timeout_s`: when the gateway gives
+        the request up; a decision has at most a quarter of that."""
+        return max(0.0, self._within_s(timeout_s) - (self._clock() - started))
+
+    def _within_s(self, timeout_s: float | None) -> float:
+        limit_s = self._settings.deadline_s
+        return limit_s if timeout_s is None else min(limit_s, timeout_s / 4)
 
     def _unread(
         self, arrival: Arrival, hints: Hints, rules: catalog.Rules, *, late: bool
@@ -183,6 +190,7 @@ class Understanding:
             session=hints.session,
             slo_ttft_s=hints.slo_ttft_s,
             slo_tpot_s=hints.slo_tpot_s,
+            timeout_s=hints.timeout_s,
             at=at,
         )
         rewritten = reading.body is not None

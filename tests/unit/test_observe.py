@@ -16,8 +16,9 @@ from epp.observe.explain import MAX_DECISIONS, Explain
 from epp.observe.labels import MAX_LABEL_CHARS, Bounded, LabelSets
 from epp.observe.metrics import Metrics
 from epp.observe.state_numbers import StateNumbers
+from epp.request.attempts import Attempts
 from epp.state.records import Done, Outcome
-from tests.fakes.desk import Desk, ask, open_desk
+from tests.fakes.desk import Desk, ask, open_desk, post
 from tests.fakes.watched import watched
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -45,6 +46,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             certificate=SimpleNamespace(taken=2, refused=1),
             config=SimpleNamespace(taken=2, refused=1, current=False),
             objectives=SimpleNamespace(taken=2, refused=1, current=True),
+            attempts=Attempts(),
             state=StateNumbers(
                 store=SimpleNamespace(connected=True, happened={"holes": 1}, held={"writers": 2}),
                 scraper=SimpleNamespace(active=1, counts=Counter(pages=3)),
@@ -67,6 +69,25 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
     known = {family.name for family in catalogue.FAMILIES}
     known |= {name.removesuffix("_total") + "_created" for name in known}
     assert {name for name in told if not name.endswith("_created")} <= known
+
+
+async def test_retries_of_the_gateway_are_counted_and_those_that_may_come() -> None:
+    async with watched() as (desk, metrics, explain):
+        attempts = Attempts(limit=1)
+        metrics.sources = replace(metrics.sources, attempts=attempts)
+        within = {"x-slo-ttft-ms": "500", "x-envoy-expected-rq-timeout-ms": "9000"}
+        for name in ("one", "one", "two"):
+            headers = {protocol.REQUEST_ID: name, **within}
+            await desk.route(ask(), headers=headers)
+            attempts.begin(post(headers=headers), desk.now)
+            desk.now += 0.1
+        samples = page(desk, metrics)
+        told = explain.last(request_id="one")
+    assert samples["epp_gateway_retries_total"] == 1
+    assert samples["epp_unanswered_requests"] == 1
+    assert samples["epp_unanswered_forgotten_total"] == 1
+    assert [entry["attempt"] for entry in told] == [2, 1]
+    assert told[0]["within_ms"] == {"first_token": 400.0, "all": 9000.0}
 
 
 async def test_decisions_refusals_and_answers_are_counted() -> None:

@@ -1,0 +1,262 @@
+"""A request that a gateway sends again in another stream: one deadline, one charge, another try."""
+
+from typing import Any
+
+import pytest
+
+from epp import protocol
+from epp.errors import NoEndpoint
+from epp.framework import EndpointId, PoolId
+from epp.request.attempts import KEPT_S, MAX_ATTEMPTS, MAX_ID, Attempts
+from epp.request.exchange import Route
+from epp.request.hints import Hints
+from tests.fakes.desk import Desk, ask, open_desk, post
+
+TOKENS = list(range(640))
+X = EndpointId(PoolId("pool"), "x", 8000)
+Y = EndpointId(PoolId("pool"), "y", 8000)
+
+
+def named(name: str, **more: str) -> dict[str, str]:
+    return {protocol.REQUEST_ID: name, **more}
+
+
+def release_nothing() -> None: ...
+
+
+async def sent(desk: Desk, name: str = "one", body: Any = None, **more: str) -> Route:
+    return await desk.route(body or ask(TOKENS), headers=named(name, **more))
+
+
+def first_token_ms(desk: Desk) -> float | None:
+    limit_s = desk.witness.decisions[-1][1].slo_ttft_s
+    return None if limit_s is None else round(limit_s * 1000, 6)
+
+
+async def test_a_second_stream_has_what_is_left_of_the_time_to_the_first_token() -> None:
+    limit = {"x-llm-d-slo-ttft-ms": "500", "x-llm-d-slo-tpot-ms": "40"}
+    async with open_desk(3) as desk:
+        await sent(desk, **limit)
+        desk.now += 0.2
+        await sent(desk, **limit)
+        assert first_token_ms(desk) == 300
+        decision, request, _ = desk.witness.decisions[-1]
+        assert request.slo_tpot_s == 0.04
+        assert request.attempt == 2
+        assert "attempt 2, 0.200 s after the first" in decision.reasons
+        desk.now += 0.4
+        await sent(desk, **limit)
+        assert first_token_ms(desk) == 0
+        await sent(desk, "another", **limit)
+        assert first_token_ms(desk) == 500
+
+
+async def test_the_earlier_attempt_gives_back_its_charge_and_hears_no_more_of_the_pool() -> None:
+    async with open_desk(3) as desk:
+        first = await sent(desk)
+        second = await sent(desk)
+        assert first.destination != second.destination
+        loads = {e.address: e.load.reserved_requests for e in desk.pool.ready(desk.now)}
+        assert loads[first.destination] == 0
+        assert loads[second.destination] == 1
+        first.progress.response_headers(503, first.destination)
+        first.progress.finished()
+        assert desk.reserved() == 1
+        second.progress.response_headers(200, second.destination)
+        second.progress.finished()
+        assert desk.reserved() == 0
+
+
+async def test_whoever_failed_is_left_out_as_long_as_there_are_others() -> None:
+    async with open_desk(3) as desk:
+        seen: list[str] = []
+        for _ in range(3):
+            route = await sent(desk)
+            seen.append(route.destination)
+            route.progress.response_headers(503, route.destination)
+            route.progress.finished()
+        assert len(set(seen)) == 3
+        assert desk.witness.last.left_out == {"failed before": 2}
+        fourth = await sent(desk)
+        assert fourth.destination in seen, "somebody is better than nobody"
+        assert desk.witness.last.left_out == {}
+
+
+async def test_an_overloaded_engine_has_failed_a_wrong_request_has_not() -> None:
+    async with open_desk(2) as desk:
+        for status, others in ((429, 1), (500, 1), (400, 0), (404, 0)):
+            route = await sent(desk, f"for {status}")
+            route.progress.response_headers(status, None)
+            route.progress.finished()
+            await sent(desk, f"for {status}")
+            assert desk.witness.last.left_out.get("failed before", 0) == others, status
+
+
+async def test_all_of_the_list_up_to_who_served_has_failed() -> None:
+    attempts = Attempts()
+    async with open_desk(4) as desk:
+        chosen = [member.id for member in desk.members]
+    first = attempts.begin(post(headers=named("one")), 0.0)
+    first.routed(chosen[0], release_nothing)
+    first.answered(503, chosen[:2], 0.1)
+    first.over(0.1)
+    assert attempts.begin(post(headers=named("one")), 0.2).failed == tuple(chosen[:2])
+
+
+async def test_a_flight_says_how_far_the_gateway_went_down_the_list() -> None:
+    from epp.request.director import PickSettings
+
+    async with open_desk(4, settings=PickSettings(destinations=3)) as desk:
+        route = await sent(desk)
+        listed = route.destination.split(",")
+        route.progress.response_headers(503, listed[1])
+        route.progress.finished()
+        again = (await sent(desk)).destination.split(",")
+        assert not set(again) & set(listed[:2])
+        assert listed[2] in again
+
+
+async def test_a_stranger_that_served_and_failed_is_left_out_too() -> None:
+    async with open_desk(4) as desk:
+        route = await sent(desk)
+        other = next(m.address for m in desk.members if m.address != route.destination)
+        route.progress.response_headers(503, other)
+        route.progress.finished()
+        assert (await sent(desk)).destination not in {route.destination, other}
+
+
+async def test_an_answer_that_began_ends_the_memory_of_its_request() -> None:
+    limit = {"x-llm-d-slo-ttft-ms": "500"}
+    async with open_desk(3) as desk:
+        running = await sent(desk, **limit)
+        running.progress.response_headers(200, None, streaming=True)
+        desk.now += 1.0
+        await sent(desk, **limit)
+        assert first_token_ms(desk) == 500
+        assert desk.reserved() == 2, "the first is still being answered"
+        assert desk.witness.decisions[-1][1].attempt == 1
+
+
+@pytest.mark.parametrize("other", ["body", "path"])
+async def test_the_same_id_with_another_request_is_no_further_attempt(other: str) -> None:
+    async with open_desk(3) as desk:
+        await sent(desk)
+        body = ask(list(range(1, 641))) if other == "body" else ask(TOKENS)
+        path = "/v1/completions?again" if other == "path" else "/v1/completions"
+        await desk.route(body, path=path, headers=named("one"))
+        assert desk.witness.decisions[-1][1].attempt == 1
+        assert desk.reserved() == 2
+
+
+async def test_requests_without_an_id_and_with_too_long_ones_stand_for_themselves() -> None:
+    async with open_desk(3) as desk:
+        for name in ("", "x" * (MAX_ID + 1)):
+            await sent(desk, name)
+            await sent(desk, name)
+            assert desk.witness.decisions[-1][1].attempt == 1
+        await sent(desk, "x" * MAX_ID)
+        await sent(desk, "x" * MAX_ID)
+        assert desk.witness.decisions[-1][1].attempt == 2
+
+
+async def test_nobody_takes_more_than_a_few_requests_off_the_books() -> None:
+    async with open_desk(3) as desk:
+        for _ in range(100):
+            await sent(desk)
+        assert desk.reserved() == 100 - (MAX_ATTEMPTS - 1)
+
+
+async def test_a_refused_attempt_keeps_the_time_and_blames_nobody() -> None:
+    limit = {"x-llm-d-slo-ttft-ms": "500"}
+    async with open_desk(1) as desk:
+        (member,) = desk.members
+        desk.pool.endpoints.set_ready(member.id, False, desk.now)
+        assert isinstance(await desk.decide(ask(TOKENS), headers=named("one", **limit)), NoEndpoint)
+        desk.pool.endpoints.set_ready(member.id, True, desk.now)
+        desk.now += 0.1
+        await sent(desk, **limit)
+        assert first_token_ms(desk) == 400
+        assert desk.witness.decisions[-1][1].failed_at == ()
+
+
+async def test_an_attempt_that_is_still_being_decided_is_given_back_once_it_is_charged() -> None:
+    attempts = Attempts()
+    given_back: list[str] = []
+    slow = attempts.begin(post(headers=named("one")), 0.0)
+    again = attempts.begin(post(headers=named("one")), 0.1)
+    slow.routed(X, lambda: given_back.append("slow"))
+    again.routed(Y, lambda: given_back.append("again"))
+    assert given_back == ["slow"]
+    assert again.number == 2
+
+
+def test_a_stream_that_ends_without_an_answer_was_failed_by_whom_it_was_sent_to() -> None:
+    attempts = Attempts()
+    with attempts.begin(post(headers=named("one")), 0.0) as first:
+        first.routed(X, release_nothing)
+    first.over(0.5, unanswered=True)
+    first.over(0.6, unanswered=True)
+    with attempts.begin(post(headers=named("one")), 0.7) as second:
+        assert second.failed == (X,)
+        second.routed(X, release_nothing)
+    second.answered(500, [X, Y], 0.8)
+    second.over(0.8)
+    assert attempts.begin(post(headers=named("one")), 0.9).failed == (X, Y)
+
+
+def test_the_client_s_own_leaving_in_mid_answer_fails_nobody() -> None:
+    attempts = Attempts()
+    first = attempts.begin(post(headers=named("one")), 0.0)
+    first.routed(X, release_nothing)
+    first.answered(200, [X], 0.1)
+    first.over(0.5)
+    second = attempts.begin(post(headers=named("one")), 0.6)
+    assert (second.number, second.failed) == (1, ())
+
+
+def test_a_request_is_forgotten_a_while_after_its_last_attempt_and_not_before() -> None:
+    attempts = Attempts()
+    said = Hints(slo_ttft_s=100.0)
+    first = attempts.begin(post(headers=named("one")), 0.0)
+    first.routed(X, release_nothing)
+    late = attempts.begin(post(headers=named("one")), 50.0)
+    assert late.remaining(said).slo_ttft_s == 50.0, "its first attempt is under way all the time"
+    late.routed(Y, release_nothing)
+    late.over(60.0, unanswered=True)
+    third = attempts.begin(post(headers=named("one")), 60.0 + KEPT_S)
+    assert (third.number, third.since_first_s) == (3, 60.0 + KEPT_S)
+    third.over(100.0)
+    fourth = attempts.begin(post(headers=named("one")), 100.1 + KEPT_S)
+    assert (fourth.number, fourth.remaining(said)) == (1, said)
+    fourth.over(200.0)
+    attempts.begin(post(headers=named("two")), 201.0 + KEPT_S).over(300.0)
+    assert len(attempts) == 1
+
+
+def test_memory_has_a_limit_and_the_oldest_goes_first() -> None:
+    attempts = Attempts(limit=3)
+    for number in range(4):
+        attempts.begin(post(headers=named(str(number))), float(number))
+    assert (len(attempts), attempts.forgotten) == (3, 1)
+    assert attempts.begin(post(headers=named("1")), 9.0).number == 2
+    assert attempts.begin(post(headers=named("0")), 9.0).number == 1
+    assert (len(attempts), attempts.forgotten) == (3, 2)
+
+
+async def test_a_gateway_s_timeout_shortens_the_decision_and_is_told() -> None:
+    async with open_desk(2) as desk:
+        await sent(desk, **{"x-envoy-expected-rq-timeout-ms": "2000"})
+        request = desk.witness.decisions[-1][1]
+        assert request.timeout_s == 2.0
+        await sent(desk, "odd", **{"x-envoy-expected-rq-timeout-ms": "soon"})
+        assert desk.witness.ignored_headers == ["timeout"]
+        assert desk.witness.decisions[-1][1].timeout_s is None
+
+
+async def test_asking_what_would_happen_is_no_attempt() -> None:
+    async with open_desk(2) as desk:
+        await desk.director.preview(post(ask(TOKENS), headers=named("one")))
+        await sent(desk)
+        await desk.director.preview(post(ask(TOKENS), headers=named("one")))
+        assert desk.witness.decisions[-1][1].attempt == 1
+        assert desk.reserved() == 1
