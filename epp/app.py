@@ -1,8 +1,9 @@
 """Composition root of `epp serve`: builds the parts, owns the TaskGroup and the order of shutdown.
 
-Start: configuration and membership first (a bad file stops us with its line and column), then the
-ports, then readiness. Stop: readiness goes first, what gateways still send is served until they
-have noticed, live streams finish up to the drain time, then the tasks end.
+Start: configuration and membership first (a bad file stops us with its line and column; Kubernetes
+may take its time), then the ports, then readiness. Stop: readiness goes first, what gateways still
+send is served until they have noticed, live streams finish up to the drain time, then the tasks
+end.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 import uvloop
 
-from epp import listening
+from epp import listening, readiness
 from epp.admin_port import admin_port
 from epp.config.serve import ServeSettings
 from epp.deciding import director_of
@@ -34,7 +35,6 @@ QUIET_S = 2.0
 """Gateways that open no stream for so long have noticed that we are leaving, or never came."""
 NOTICE_S = 5.0
 """How long new streams are served at most while gateways notice: two or three of their checks."""
-WARM_POLL_S = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -73,21 +73,13 @@ async def serve(
         else:
             log.info("worker serves", worker=place.number, **bound)
         started(ports)
-        await _warmed(picker, stop)
-        picker.health.ready = True
-        await stop.wait()
+        await readiness.warmed(picker, stop)
+        await readiness.known(picker, stop)
+        async with listening.task_group() as tasks:
+            tasks.create_task(readiness.follow(picker))
+            await stop.wait()
         await _leave(picker.health, shell, settings.drain_timeout_s)
     log.info("stopped")
-
-
-async def _warmed(picker: Picker, stop: asyncio.Event) -> None:
-    """Until what the log knew before us has been read; not for longer than the settings say."""
-    until = clock() + picker.settings.warm_timeout_s
-    while not picker.ways.reader.warm and not stop.is_set():
-        if clock() > until:
-            log.warning("ready with a cold index: the log could not be read in time")
-            return
-        await asyncio.sleep(WARM_POLL_S)
 
 
 async def _leave(health: Health, shell: transport.ExtProcServer, drain_s: float) -> None:
@@ -110,6 +102,8 @@ async def _parts(
         await picker.ways.start()
         stack.push_async_callback(picker.ways.close)
         offload = stack.enter_context(Offload())
+        picker.members.open()
+        stack.push_async_callback(picker.members.close)
         session = await stack.enter_async_context(listening.client())
         tasks = await stack.enter_async_context(listening.task_group())
         director = director_of(picker, session, offload, tasks.create_task)
@@ -127,7 +121,7 @@ async def _parts(
             listening.pages(debug, settings.admin_host, settings.admin_port)
         )
         for work in (
-            picker.follow_file,
+            picker.members.run,
             picker.tick,
             picker.look,
             picker.scraper.run,

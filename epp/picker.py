@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import structlog
 
 from epp.config.key_file import parse_keys
+from epp.config.objectives_file import Declared
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.config.text_file import read_file
-from epp.control import files, objectives
+from epp.control import objectives
 from epp.control.reload import Reload
-from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
+from epp.members import Members
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
 from epp.observe.health import Health
@@ -126,6 +126,7 @@ class Picker:
                     models=self.model_pages,
                     sharing=self.sharing,
                     watch=self.watch,
+                    cluster=lambda: self.members.cluster,
                 )
             ),
         )
@@ -133,6 +134,13 @@ class Picker:
         self.ballot = Ballot(clock=clock, cpu=time.thread_time, failed=self.metrics.plugin_failed)
         self.pool.on_removed.append(self._tell_removed)
         self.objectives = LiveObjectives(self.chance)
+        self.members = Members(
+            settings,
+            self.pool,
+            declare=None if settings.objectives_file else self._declared,
+            clock=clock,
+            chance=self.chance,
+        )
         self.objectives_reload = objectives.follow(
             settings.objectives_file, self.pool_id, make=Objectives.of, swap=self.objectives.swap
         )
@@ -164,40 +172,17 @@ class Picker:
         )
 
     def load_members(self) -> None:
-        """Read the endpoints file for the first time. Raises ConfigError."""
-        path = self._membership()[0]
-        members = files.load_endpoints(path, self.pool_id, warn=_warn_file)
-        self.pool.replace(members, clock())
-        log.info(
-            "pool loaded",
-            pool=self.pool_id,
-            namespace=self.settings.pool_namespace,
-            group=self.settings.pool_group,
-            replica=self.settings.pod_name,
-            endpoints=len(members),
-        )
+        """Find out who says which endpoints there are; a file is read. Raises ConfigError."""
+        self.members.load(self._discovery, self.live.plan.source)
+
+    def _declared(self, declared: Declared) -> None:
+        self.objectives.swap(Objectives.of(declared))
 
     def _swap(self, built: Built) -> None:
         for producer in unfollowed(self.live.built, built):
             log.warning("its settings hold from the next start", producer=producer)
         tell_notes(built)
         self.live.swap(built)
-
-    def _membership(self) -> tuple[Path, bool]:
-        """The file that lists the endpoints, and whether its changes are followed.
-
-        Raises ConfigError where two files are named, or none.
-        """
-        given, found = self.settings.endpoints_file, self._discovery
-        if found is None:
-            if given is None:
-                what = "nobody says which endpoints there are: --endpoints-file or file-discovery"
-                raise ConfigError(self.live.plan.source, what)
-            return given, True
-        if given is not None:
-            what = "the configuration has file-discovery: leave --endpoints-file out"
-            raise ConfigError(self.live.plan.source, what)
-        return Path(found.path), found.watch_file
 
     def someone(self) -> str | None:
         """A ready endpoint, another one each time."""
@@ -237,27 +222,6 @@ class Picker:
 
     # Tasks; each runs until it is cancelled
 
-    async def follow_file(self) -> None:
-        """Keep membership as the file says; a bad file keeps the last good list."""
-        path, follows = self._membership()
-        if not follows:
-            return
-        watched = files.watch(
-            path,
-            self.pool_id,
-            on_error=lambda error: log.error("endpoints file ignored", error=str(error)),
-            warn=_warn_file,
-        )
-        async for members in watched:
-            changes = self.pool.replace(members, clock())
-            if changes:
-                log.info(
-                    "pool changed",
-                    added=len(changes.added),
-                    removed=len(changes.removed),
-                    changed=len(changes.changed),
-                )
-
     async def follow_log(self, stream: Stream) -> None:
         """Apply what writers append, and read again what is missing."""
         async for records in stream.records():
@@ -296,7 +260,3 @@ def _warn_page(endpoint: EndpointId, engine: str, page: str, numbers: tuple[str,
         page=page,
         numbers=numbers,
     )
-
-
-def _warn_file(sentence: str) -> None:
-    log.warning("endpoints file", warning=sentence)

@@ -63,16 +63,12 @@ def _duration(value: str) -> str:
     return ""
 
 
-_NO_CLUSTER = "endpoints are not found through Kubernetes yet: list them in --endpoints-file"
 _NO_TLS = "the metrics page has no TLS yet: keep its port inside, or put a proxy before it"
 _NO_NAMES = "describe engines with core-metrics-extractor's engineConfigs, in --config-file"
 
 ELSEWHERE: dict[str, Foreign] = {
     row.name: row
     for row in (
-        Foreign(name="endpoint-selector", says=_NO_CLUSTER),
-        Foreign(name="endpoint-target-ports", says=_NO_CLUSTER),
-        Foreign(name="kubeconfig", says=_NO_CLUSTER),
         Foreign(
             name="ha-enable-leader-election",
             switch=True,

@@ -30,25 +30,40 @@ class ServeSettings(BaseModel):
     pool_name: str = Field(
         "default",
         pattern=r"^[A-Za-z0-9._/-]{1,253}$",
-        description="Name of the served pool; sidecars and replicas must say the same.",
+        description="Name of the served pool, in Kubernetes that of its InferencePool; sidecars "
+        "and replicas must say the same.",
     )
     pool_namespace: Annotated[str, Env("NAMESPACE")] = Field(
         "default",
         pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-        description="Namespace of the pool, for logs and metrics; the file has its members.",
+        description="Namespace of the pool.",
     )
     pool_group: str = Field(
         "inference.networking.k8s.io",
         pattern=r"^[a-z0-9.-]{1,253}$",
-        description="API group of the pool, for logs.",
+        description="API group of the InferencePool: this one (v1), or "
+        "inference.networking.x-k8s.io (v1alpha2).",
     )
     pod_name: Annotated[str | None, Env("POD_NAME")] = Field(
         None, description="Name of this replica, for logs; its end begins the ids of decisions."
     )
     endpoints_file: Path | None = Field(
         None,
-        description="Watched YAML or JSON file that lists the endpoints; required, unless a "
-        "configuration has file-discovery.",
+        description="Watched YAML or JSON file that lists the endpoints. Without one, and without "
+        "file-discovery in a configuration, Kubernetes is asked.",
+    )
+    kubeconfig: Path | None = Field(
+        None,
+        description="Kubeconfig of the cluster to ask; default: the one that we run in, by our "
+        "service account.",
+    )
+    endpoint_selector: str | None = Field(
+        None,
+        description="Labels of the pods that are the pool, such as app=llama,tier=gpu, where there "
+        "is no InferencePool; with --endpoint-target-ports.",
+    )
+    endpoint_target_ports: Names = Field(
+        (), description="Ports of these pods, 1 to 8, each an endpoint."
     )
     host: str = Field("0.0.0.0", description="Address of the ext_proc, health and metrics ports.")  # noqa: S104 - a service listens on all addresses of its pod
     grpc_port: Port = Field(9002, description="ext_proc.")
@@ -248,10 +263,13 @@ class ServeSettings(BaseModel):
         if self.config_file is not None and self.config_text is not None:
             raise ValueError("--config-file and --config-text exclude each other")
         configured = self.config_file is not None or self.config_text is not None
-        if self.endpoints_file is None and not configured:
+        if (self.endpoint_selector is None) != (not self.endpoint_target_ports):
+            raise ValueError("--endpoint-selector and --endpoint-target-ports need each other")
+        asked = self.kubeconfig is not None or self.endpoint_selector is not None
+        if self.endpoints_file is not None and asked:
             raise ValueError(
-                "--endpoints-file is missing: it lists the endpoints, which Kubernetes is not "
-                "asked for yet"
+                "--endpoints-file says which endpoints there are: leave --kubeconfig and "
+                "--endpoint-selector out"
             )
         if configured and (self.split, self.split_threshold_tokens) != ("prefix", 512):
             raise ValueError(

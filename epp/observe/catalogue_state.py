@@ -134,4 +134,27 @@ STATE = (
         "Pages of models read (pages) or not: unreachable, timeout, status, too-large, broken; "
         "only where a plugin asks what endpoints serve.",
     ),
+    Family(
+        "epp_kube_synced",
+        _G,
+        ("kind",),
+        "1 where all objects of the kind were read from Kubernetes at least once, or it is known "
+        "not to be installed; only where Kubernetes is asked.",
+    ),
+    Family(
+        "epp_kube_heard_age_seconds",
+        _G,
+        ("kind",),
+        "Time since Kubernetes last said something about the kind; what it said then still holds. "
+        "A quiet watch says something at least twice a minute.",
+    ),
+    Family(
+        "epp_kube_events_total",
+        _C,
+        ("kind", "event"),
+        "What became of lists and watches: lists, events, bookmarks, expired (listed again), stale "
+        "(told before), odd (objects that cannot be used), limited (objects beyond 100,000), "
+        "failed (no answer), refused (a status of error), absent (no such kind).",
+    ),
+    Family("epp_kube_pods", _G, (), "Pods that the pool selects, whether or not they are ready."),
 )

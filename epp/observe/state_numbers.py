@@ -1,7 +1,7 @@
 """The state path's numbers: what is known of each endpoint, and of the ways by which it came."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,6 +58,22 @@ class AlarmNumbers(Protocol):
     def by_endpoint(self) -> Mapping[str, Sequence[str]]: ...
 
 
+class KindNumbers(Protocol):
+    """See `epp.control.kube.reflector.Standing`."""
+
+    synced: bool
+    heard_at: float | None
+    counts: Tally[str]
+
+
+class ClusterNumbers(Protocol):
+    """See `epp.control.kube.cluster.Cluster`."""
+
+    @property
+    def pods(self) -> int: ...
+    def standings(self) -> Iterable[tuple[str, KindNumbers]]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateNumbers:
     """Rooms whose numbers are read at each scrape; absent ones leave their metrics absent."""
@@ -67,6 +83,8 @@ class StateNumbers:
     models: PageNumbers | None = None
     sharing: ReplicaNumbers | None = None
     watch: AlarmNumbers | None = None
+    cluster: Callable[[], ClusterNumbers | None] = lambda: None
+    """None as long as Kubernetes is not asked."""
 
     def pool(self, pool: PoolState, members: Sequence[EndpointStatus]) -> Iterator[Metric]:
         """Of the pool and of each of its members."""
@@ -87,7 +105,7 @@ class StateNumbers:
         yield _family("epp_state_size", tally(pool.sizes))
         yield _family("epp_state_limited_total", tally(pool.limited))
 
-    def others(self) -> Iterator[Metric]:
+    def others(self, now: float) -> Iterator[Metric]:
         """Of what the state path listens to."""
         if self.store is not None:
             yield _family("epp_store_connected", [((), float(self.store.connected))])
@@ -103,6 +121,23 @@ class StateNumbers:
             yield _family("epp_replica_events_total", tally(self.sharing.counts))
         if self.watch is not None:
             yield _family("epp_alarm", tally(self.watch.active))
+        cluster = self.cluster()
+        if cluster is not None:
+            yield from _kube(cluster, now)
+
+
+def _kube(cluster: ClusterNumbers, now: float) -> Iterator[Metric]:
+    kinds = list(cluster.standings())
+    yield _family("epp_kube_synced", [((kind,), float(one.synced)) for kind, one in kinds])
+    yield _family(
+        "epp_kube_heard_age_seconds",
+        [((kind,), None if one.heard_at is None else now - one.heard_at) for kind, one in kinds],
+    )
+    yield _family(
+        "epp_kube_events_total",
+        [((kind, event), float(n)) for kind, one in kinds for event, n in one.counts.items()],
+    )
+    yield _family("epp_kube_pods", [((), float(cluster.pods))])
 
 
 def _averages(name: str, ready: Sequence[EndpointStatus]) -> Iterator[Metric]:

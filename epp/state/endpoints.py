@@ -117,7 +117,7 @@ class Endpoints:
             if seat is None:
                 self._seats[id_] = _Seat(member, Incarnation(id_, 0))
                 added.append(member)
-            elif seat.member != member:
+            elif seat.member is not member and seat.member != member:  # most are the same object
                 if seat.member.address != member.address:
                     self._trust(seat)
                 seat.member = member

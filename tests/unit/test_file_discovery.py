@@ -43,9 +43,12 @@ def test_the_members_are_those_of_the_file(tmp_path: Path) -> None:
     assert names(made) == ["10.0.0.1:8000", "10.0.0.2:1"]
 
 
-async def test_the_file_is_read_once() -> None:
-    made = picker(config(Path("/nowhere")))
-    await made.follow_file()  # and does not wait for any change
+async def test_the_file_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "members.yaml"
+    file.write_text(ONE)
+    made = picker(config(file))
+    made.load_members()
+    await made.members.run()  # and does not wait for any change
 
 
 async def test_the_file_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -56,7 +59,7 @@ async def test_the_file_is_followed_where_that_is_asked_for(tmp_path: Path) -> N
     assert names(made) == ["10.0.0.1:8000"]
     file.write_text(TWO)
     async with asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(made.follow_file())
+        following = tasks.create_task(made.members.run())
         await until(lambda: len(names(made)) == 2, within_s=10.0)
         following.cancel()
 
@@ -66,10 +69,11 @@ def test_a_pool_has_one_list_of_members(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave --endpoints-file out"):
         made.load_members()
     made = picker(f"{HEAD}plugins: [{{type: queue-scorer}}]")
-    with pytest.raises(ConfigError, match="--config-text nobody says which endpoints there are"):
+    with pytest.raises(ConfigError, match="nobody says which endpoints there are"):
         made.load_members()
-    with pytest.raises(ConfigError, match="--endpoints-file is missing"):
-        serve_settings({})
+    made = picker(config(tmp_path / "m.yaml"), kubeconfig="k.yaml")
+    with pytest.raises(ConfigError, match="leave --kubeconfig and --endpoint-selector out"):
+        made.load_members()
 
 
 def test_a_file_that_is_not_there_or_wrong_stops_the_start_with_its_place(tmp_path: Path) -> None:

@@ -131,10 +131,14 @@ SAME: list[tuple[str, str, object]] = [
     ("--tracing=false", "log_level", "info"),
 ]
 
+CLUSTER: list[tuple[str, str, object]] = [
+    ("--endpoint-selector=app=vllm,tier=a", "endpoint_selector", "app=vllm,tier=a"),
+    ("--endpoint-target-ports=8000,8001", "endpoint_target_ports", ("8000", "8001")),
+    ("--kubeconfig=/x", "kubeconfig", Path("/x")),
+]
+"""Of pools in Kubernetes, which have no endpoints file."""
+
 REFUSED: list[tuple[str, str]] = [
-    ("--endpoint-selector=app=vllm", "--endpoints-file"),
-    ("--endpoint-target-ports=8000,8001", "--endpoints-file"),
-    ("--kubeconfig=/x", "--endpoints-file"),
     ("--ha-enable-leader-election", "--store redis"),
     ("--metrics-endpoint-auth", "--metrics-endpoint-auth=false"),
     ("--metrics-client-ca-file=/ca", "no TLS"),
@@ -184,9 +188,23 @@ def test_what_we_do_not_have_is_refused_with_what_to_use_instead(
     assert says in refused(argument)
 
 
+@pytest.mark.parametrize(("argument", "field", "value"), CLUSTER)
+def test_a_flag_about_the_cluster_means_the_same(
+    serve: Serve, refused: Refused, argument: str, field: str, value: object
+) -> None:
+    every = [argument for argument, *_ in CLUSTER]
+    assert getattr(serve(*every, file=None), field) == value
+    assert "--endpoints-file" in refused(*every)
+
+
+@pytest.mark.parametrize("alone", ["--endpoint-selector=app=x", "--endpoint-target-ports=8000"])
+def test_a_selector_needs_ports(refused: Refused, alone: str) -> None:
+    assert "need each other" in refused(alone, file=None)
+
+
 def test_both_tables_are_complete() -> None:
     """Every flag of the Go picker and of the plain reference picker stands in one of them."""
-    arguments = {argument for argument, *_ in SAME + REFUSED} - {"-v5"}
+    arguments = {argument for argument, *_ in [*SAME, *CLUSTER, *REFUSED]} - {"-v5"}
     names = {argument.lstrip("-").partition("=")[0] for argument in arguments}
     assert set(ELSEWHERE) <= names
     assert names - set(ELSEWHERE) <= set(serve_flags())
@@ -231,10 +249,6 @@ def test_the_command_line_of_the_reference_chart_starts(serve: Serve) -> None:
     )
     assert settings.cert_path is None
     assert settings.log_level == "debug"
-
-
-def test_without_an_endpoints_file_a_pool_is_told_what_is_missing(refused: Refused) -> None:
-    assert "--endpoints-file is missing" in refused("--pool-name", "X", file=None)
 
 
 def test_our_own_flags_beat_the_go_picker_s_and_its_zap_flags_beat_its_verbosity(

@@ -41,6 +41,7 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
 async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
     async with watched() as (desk, metrics, _):
         metrics.time_streams()(1.0)
+        standing = SimpleNamespace(synced=True, heard_at=desk.now - 1, counts=Counter(lists=1))
         metrics.sources = replace(
             metrics.sources,
             certificate=SimpleNamespace(taken=2, refused=1),
@@ -53,6 +54,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
                 models=SimpleNamespace(counts=Counter(pages=3)),
                 sharing=SimpleNamespace(replicas=1, counts=Counter(said=3)),
                 watch=SimpleNamespace(active={"no-events": 1}),
+                cluster=lambda: SimpleNamespace(pods=2, standings=lambda: [("pods", standing)]),
             ),
         )
         route = await desk.route(ask())
