@@ -16,7 +16,15 @@ import typer
 
 from epp.commands.check import check
 from epp.commands.explain import explain
-from epp.commands.flags import AsJson, Format, Level, OnFailure, RelayKind, checked
+from epp.commands.flags import (
+    AsJson,
+    ConnectorKind,
+    Format,
+    Level,
+    OnFailure,
+    RelayKind,
+    checked,
+)
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
 from epp.commands.top import top
@@ -124,12 +132,27 @@ def sidecar(
     leg_port: Annotated[
         int | None, typer.Option(help="Without a key: takes prefill legs from members only.")
     ] = None,
+    connector: Annotated[
+        ConnectorKind, typer.Option(help="How the pool's engines hand over KV, all alike.")
+    ] = "nixlv2",
+    bootstrap_port: Annotated[
+        int, typer.Option(help="Where prefill engines are met (sglang, mooncake).")
+    ] = 8998,
+    p2p_port: Annotated[
+        int, typer.Option(help="Where engines fetch from each other (offloading).")
+    ] = 7777,
     on_prefill_failure: Annotated[
-        OnFailure, typer.Option(help="When no target could prefill: compute here, or fail.")
-    ] = "recompute",
+        OnFailure | None,
+        typer.Option(
+            help="When no target could prefill: compute here, or fail (default with sglang)."
+        ),
+    ] = None,
     on_pull_failure: Annotated[
-        OnFailure, typer.Option(help="When the KV could not be pulled: compute here, or fail.")
-    ] = "recompute",
+        OnFailure | None,
+        typer.Option(
+            help="When the KV could not be pulled: compute here, or fail (default with sglang)."
+        ),
+    ] = None,
     prefill_timeout: Annotated[
         float, typer.Option(help="Seconds that a prefill leg may take, answer included.")
     ] = 120.0,
@@ -191,6 +214,9 @@ def sidecar(
         "handoff_key_file": handoff_key_file,
         "leg_key_file": leg_key_file,
         "leg_port": leg_port,
+        "connector": connector,
+        "bootstrap_port": bootstrap_port,
+        "p2p_port": p2p_port,
         "on_prefill_failure": on_prefill_failure,
         "on_pull_failure": on_pull_failure,
         "prefill_timeout_s": prefill_timeout,

@@ -2,7 +2,8 @@
 
 Rules
  1. A leg begins with `SendPrefill` or `SendDecode` and ends with exactly one of `PrefillAnswered`,
-    `PrefillFailed`, `DecodeEnded`, `DecodeFailed`, also after it was cancelled. One leg at a time.
+    `PrefillFailed`, `DecodeEnded`, `DecodeFailed`, also after it was cancelled. One leg at a time,
+    but for rule 10.
  2. Each leg has a fresh id. Parameters go out on one decode leg, once; they are never kept.
  3. Before the prefill's answer a client that leaves cancels the prefill. An answer that comes all
     the same is a commitment: after it the decode leg is always sent, and aborted after its first
@@ -19,7 +20,13 @@ Rules
     answer does not open with an error event (`openings`), and only then says `DecodeFirstByte`.
  8. Every leg has a time limit. A limit cancels; what then comes is the leg's one end (rule 1).
  9. The client gets one outcome: a decode leg's bytes, one error answer, or one of our own. Nothing
-    follows `Finished`.
+    follows `Finished`, and no leg runs then.
+10. `PrefillBegun` says that the two engines meet: the decode leg runs beside its prefill leg. When
+    the prefill fails before the decode engine's first byte, the decode leg is aborted, and its end
+    is taken for the prefill's failure (rule 5). A client that leaves cancels the prefill first;
+    if it answers all the same, rule 3 holds for the decode leg.
+11. A decode engine that is asked first (`decode_first`) and is `COLD` has computed nothing: the
+    request goes on as if it had just arrived.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +34,7 @@ from enum import Enum, auto
 
 from epp.errors import EppError
 
-from .transfer.params import Transfer
+from .transfer.params import UNPAIRED, Transfer
 from .transfer.steps import (
     AbortDecode,
     Action,
@@ -47,6 +54,7 @@ from .transfer.steps import (
     HandoffPolicy,
     PassThrough,
     PrefillAnswered,
+    PrefillBegun,
     PrefillFailed,
     Refuse,
     SendDecode,
@@ -79,6 +87,8 @@ class _State(Enum):
     DECODING = auto()
     """The decode leg is sent and has given no byte."""
     STREAMING = auto()
+    ENDING = auto()
+    """The client has what it gets; the prefill leg beside has not ended."""
     DONE = auto()
 
 
@@ -94,6 +104,10 @@ class Handoff:
     _first_byte_s: float = field(default=0.0, init=False)
     _leg: str = field(default="", init=False)
     _stopping: bool = field(default=False, init=False)  # the leg was cancelled or aborted
+    _beside: str = field(default="", init=False)  # the prefill leg that runs beside it (rule 10)
+    _beside_stopping: bool = field(default=False, init=False)
+    _lost: PrefillFailed | None = field(default=None, init=False)  # what the decode leg ends for
+    _last: Finished | None = field(default=None, init=False)  # said once nothing runs
     _client_gone: bool = field(default=False, init=False)
     _pulling: bool = field(default=False, init=False)  # the decode leg carries parameters
     _refreshed: bool = field(default=False, init=False)
@@ -118,6 +132,10 @@ class Handoff:
                 actions = self._timed_out(leg)
             case Arrived() if state is _State.NEW:
                 actions = self._arrived(event)
+            case PrefillBegun(leg) if state is _State.PREFILLING and leg == self._leg:
+                actions = self._met(event)
+            case PrefillAnswered(leg) | PrefillFailed(leg) if leg == self._beside and leg:
+                actions = self._beside_ended(event)
             case PrefillAnswered(leg) if state is _State.PREFILLING and leg == self._leg:
                 actions = self._answered(event, now)
             case PrefillFailed(leg) if state is _State.PREFILLING and leg == self._leg:
@@ -144,16 +162,21 @@ class Handoff:
         self._waiting = list(event.targets)
         if not self._waiting:
             return self._decode_alone("no-targets")
+        if event.decode_first:
+            self._path = "warm"
+            return self._decode(None, None, probe=True)
         return self._prefill(self._waiting.pop(0))
 
     def _left(self) -> list[Action]:
         """Rule 3. A leg that is being stopped already needs nothing more."""
-        if self._client_gone or self.done:
+        if self._client_gone or self._state in {_State.ENDING, _State.DONE}:
             return []
         self._client_gone = True
         if self._state is _State.NEW:
             return self._finish(Ending.CLIENT_GONE)
         if self._state is _State.DECODING and self._pulling and not self._stopping:
+            if self._beside:
+                return self._cancel_beside()
             return [DrainDecode(self._leg, self.policy.drain_s)]
         return self._stop()
 
@@ -161,7 +184,7 @@ class Handoff:
         """Rule 8. After the first byte the caller's idle limit holds, not ours."""
         if leg == self._leg and self._state in {_State.PREFILLING, _State.DECODING}:
             return self._stop()
-        return []
+        return self._cancel_beside() if leg == self._beside else []
 
     def _stop(self) -> list[Action]:
         if self._stopping:
@@ -179,15 +202,21 @@ class Handoff:
         return [SendPrefill(self._leg, target, self.policy.prefill_s)]
 
     def _answered(self, event: PrefillAnswered, now: float) -> list[Action]:
-        if event.transfer is None:
-            if self._client_gone:
-                return self._finish(Ending.CLIENT_GONE)
+        transfer = event.transfer
+        if event.missing == UNPAIRED:
+            self._stranded.append(UNPAIRED)
+        if self._client_gone and (transfer is None or not transfer.leased):
+            return self._finish(Ending.CLIENT_GONE)
+        if transfer is None:
             return self._decode_alone(event.missing)
+        if not transfer.leased:
+            self._path = "split"
+            return self._decode(transfer, None)
         deadline = event.answered_at + self.policy.lease_s - self.policy.margin_s
         if now > deadline:
             return self._too_late()
         self._path = "split"
-        return self._decode(event.transfer, deadline)
+        return self._decode(transfer, deadline)
 
     def _too_late(self) -> list[Action]:
         """Rule 4: these parameters must never be sent."""
@@ -205,7 +234,7 @@ class Handoff:
             return self._finish(Ending.CLIENT_GONE)
         fault = event.fault
         if fault is Fault.STATUS and event.status in CLIENT_ERRORS:
-            return self._finish(Ending.PASSED, PassThrough(self._leg))
+            return self._finish(Ending.PASSED, PassThrough(event.leg))
         free = fault is Fault.CONNECT
         if self._waiting and (free or self._retries < self.policy.prefill_retries):
             self._retries += not free
@@ -215,8 +244,35 @@ class Handoff:
         if self.policy.on_prefill_failure is Fallback.RECOMPUTE:
             return self._decode_alone(word)
         if fault is Fault.STATUS:
-            return self._finish(Ending.PASSED, PassThrough(self._leg))
+            return self._finish(Ending.PASSED, PassThrough(event.leg))
         return self._finish(Ending.REFUSED, Refuse(_REFUSAL_STATUS.get(fault, 502), word))
+
+    # --- both legs at once (rule 10)
+
+    def _met(self, event: PrefillBegun) -> list[Action]:
+        if self._stopping:
+            return []  # the prefill's end says how it goes on
+        self._beside, self._beside_stopping = self._leg, False
+        self._path = "split"
+        return self._decode(event.transfer, None, extra_s=self.policy.prefill_s)
+
+    def _cancel_beside(self) -> list[Action]:
+        if not self._beside or self._beside_stopping:
+            return []
+        self._beside_stopping = True
+        return [CancelPrefill(self._beside)]
+
+    def _beside_ended(self, event: PrefillAnswered | PrefillFailed) -> list[Action]:
+        self._beside = ""
+        if self._last is not None:
+            self._state = _State.DONE
+            return [self._last]
+        if self._state is not _State.DECODING or not self._pulling or self._stopping:
+            return []
+        if isinstance(event, PrefillFailed):
+            self._lost = event
+            return self._stop()
+        return [DrainDecode(self._leg, self.policy.drain_s)] if self._client_gone else []
 
     # --- decode leg
 
@@ -224,13 +280,21 @@ class Handoff:
         self._path = why
         return self._decode(None, None)
 
-    def _decode(self, transfer: Transfer | None, deadline: float | None) -> list[Action]:
+    def _decode(
+        self,
+        transfer: Transfer | None,
+        deadline: float | None,
+        *,
+        probe: bool = False,
+        extra_s: float = 0.0,
+    ) -> list[Action]:
         self._state, self._stopping = _State.DECODING, False
-        self._pulling = transfer is not None
+        self._pulling = transfer is not None and transfer.leased
         self._decodes += 1
         self._leg = f"{self.leg_base}-d{self._decodes}"
-        limit = self.policy.drain_s if self._client_gone else self._first_byte_s
-        return [SendDecode(self._leg, transfer, limit, deadline, release=self._client_gone)]
+        limit = self.policy.drain_s if self._client_gone else self._first_byte_s + extra_s
+        gone = self._client_gone
+        return [SendDecode(self._leg, transfer, limit, deadline, release=gone, probe=probe)]
 
     def _first_byte(self) -> list[Action]:
         if self._stopping:
@@ -246,7 +310,9 @@ class Handoff:
         return self._finish(Ending.ANSWERED)
 
     def _decode_failed(self, event: DecodeFailed) -> list[Action]:
-        """Rule 7."""
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            return self._prefill_failed(lost)
         fault = event.fault
         if self._pulling and fault is Fault.LATE:
             return self._too_late()
@@ -258,8 +324,15 @@ class Handoff:
             return self._finish(Ending.CLIENT_GONE)
         if self._state is _State.STREAMING:
             return self._finish(Ending.CUT, CutAnswer())
+        return self._failed_unseen(event)
+
+    def _failed_unseen(self, event: DecodeFailed) -> list[Action]:
+        """The client has got nothing yet. Rules 7 and 11."""
+        fault = event.fault
+        if fault is Fault.COLD:
+            return self._prefill(self._waiting.pop(0))
         if self._may_repeat(event):
-            return self._decode_alone(f"pull-{_word(fault)}")
+            return [*self._cancel_beside(), *self._decode_alone(f"pull-{_word(fault)}")]
         if fault in {Fault.STATUS, Fault.ERROR_EVENT}:
             return self._finish(Ending.PASSED, PassThrough(self._leg))
         refusal = Refuse(_REFUSAL_STATUS.get(fault, 502), _ENGINE_WORDS.get(fault, "engine-lost"))
@@ -275,7 +348,6 @@ class Handoff:
         )
 
     def _finish(self, ending: Ending, *last: Action) -> list[Action]:
-        self._state = _State.DONE
         finished = Finished(
             ending=ending,
             path=self._path,
@@ -284,6 +356,10 @@ class Handoff:
             prefills=self._prefills,
             decodes=self._decodes,
         )
+        if self._beside:
+            self._state, self._last = _State.ENDING, finished
+            return [*last, *self._cancel_beside()]
+        self._state = _State.DONE
         return [*last, finished]
 
 

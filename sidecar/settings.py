@@ -10,6 +10,7 @@ from epp.framework import EngineNames, PoolId
 from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
 from epp.framework.plugins import yaml_name
 
+from .connectors import Connector, Ports
 from .transfer.steps import Fallback, HandoffPolicy
 
 Kind = Literal["own", "aiohttp"]
@@ -103,10 +104,17 @@ class SidecarSettings(BaseModel):
     """Parameters are not sent when less than this is left of the lease."""
     prefill_retries: Annotated[int, Field(ge=0, le=1)] = 1
     """Further prefills after failures that may have pinned blocks."""
-    on_prefill_failure: Fallback = Fallback.RECOMPUTE
-    """When no target could prefill: compute here, or fail the request."""
-    on_pull_failure: Fallback = Fallback.RECOMPUTE
-    """When the KV could not be pulled and no byte was sent: compute here once, or fail."""
+    on_prefill_failure: Fallback | None = None
+    """When no target could prefill: compute here, or fail the request. None computes here, but for
+    the connector sglang, whose engines compute no prompts in decode mode."""
+    on_pull_failure: Fallback | None = None
+    """When the KV could not be pulled and no byte was sent: likewise, and once."""
+    connector: Connector = "nixlv2"
+    """How the engines of the pool hand over KV, of all its pods alike."""
+    bootstrap_port: Annotated[int, Field(ge=1, le=65_535)] = 8998
+    """Where prefill engines are met, with the connectors sglang and mooncake."""
+    p2p_port: Annotated[int, Field(ge=1, le=65_535)] = 7777
+    """Where engines fetch from each other, with the connector offloading."""
 
     flush_ms: Annotated[float, Field(ge=1, le=10_000)] = 20
     """Shortest time between two records."""
@@ -184,9 +192,18 @@ class SidecarSettings(BaseModel):
             lease_s=self.kv_lease_s,
             margin_s=self.kv_lease_margin_s,
             prefill_retries=self.prefill_retries,
-            on_prefill_failure=self.on_prefill_failure,
-            on_pull_failure=self.on_pull_failure,
+            on_prefill_failure=self.on_prefill_failure or self._fallback,
+            on_pull_failure=self.on_pull_failure or self._fallback,
         )
+
+    @property
+    def _fallback(self) -> Fallback:
+        return Fallback.FAIL if self.connector == "sglang" else Fallback.RECOMPUTE
+
+    @property
+    def ports(self) -> Ports:
+        """Where engines of the pool listen for each other."""
+        return Ports(sidecar=self.port, bootstrap=self.bootstrap_port, p2p=self.p2p_port)
 
     @model_validator(mode="after")
     def _handoff_is_possible(self) -> Self:

@@ -9,7 +9,7 @@ import structlog
 from epp.config.endpoints_file import EndpointEntry
 from epp.seals import SealKeys
 
-from .connectors.nixlv2 import NixlV2
+from .connectors import plan_of
 from .guard import Guard
 from .http.measuring import Measuring
 from .http.service import Service
@@ -53,7 +53,8 @@ def door_of(settings: SidecarSettings) -> Door:
     """How legs prove themselves. Raises ConfigError for a key file that cannot be used."""
     file = settings.leg_key_file
     keys = None if file is None else read_leg_keys(file)
-    return Door(guard=Guard(settings.name), keys=keys, leg_port=settings.leg_port)
+    plan = plan_of(settings.connector, settings.ports)
+    return Door(guard=Guard(settings.name), plan=plan, keys=keys, leg_port=settings.leg_port)
 
 
 def trust_of(settings: SidecarSettings, guard: Guard, metrics: HandoffMetrics) -> Trust:
@@ -107,7 +108,7 @@ def relay_of(
     splitter = Splitter(
         door=door,
         trust=trust,
-        tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=clocks.monotonic_s),
+        tools=Tools(upstream=upstream, plan=door.plan, limits=limits, clock=clocks.monotonic_s),
         policy=settings.handoff_policy,
         journal=journal,
         metrics=metrics,

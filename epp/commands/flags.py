@@ -19,6 +19,7 @@ Split = Literal["prefix", "cost", "always", "never"]
 KvRole = Literal["producer", "consumer", "both"]
 OnFailure = Literal["recompute", "fail"]
 RelayKind = Literal["own", "aiohttp"]
+ConnectorKind = Literal["nixlv2", "shared-storage", "sglang", "mooncake", "offloading"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 

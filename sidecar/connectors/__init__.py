@@ -1,30 +1,38 @@
 """Plans of handoff: what a connector wants on each leg. One small file each."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Literal, get_args
 
-from epp.bodies.spans import Body
-from sidecar.bodies import Api
-from sidecar.transfer.params import PrefillAnswer
+from .mooncake import Mooncake
+from .nixlv2 import NixlV2
+from .offloading import Offloading
+from .plan import Meeting, NoMeetingError, Plan, Question
+from .ports import Ports
+from .sglang import Sglang
+from .shared_storage import SharedStorage
+
+__all__ = [
+    "CONNECTORS",
+    "Connector",
+    "Meeting",
+    "NoMeetingError",
+    "Plan",
+    "Ports",
+    "Question",
+    "plan_of",
+]
+
+Connector = Literal["nixlv2", "shared-storage", "sglang", "mooncake", "offloading"]
+CONNECTORS: tuple[Connector, ...] = get_args(Connector)
 
 
-class Plan(Protocol):
-    """How one kind of KV connector is asked to compute, to pull and to release. Pure."""
-
-    name: str
-    sequential: bool
-    """Whether the decode leg needs the prefill's answer."""
-
-    def unsplittable(self, body: Body, api: Api) -> str | None:
-        """None, or the stable reason why the decode engine must compute this request alone."""
-
-    def prefill(self, body: Body) -> bytes:
-        """The body that makes an engine compute the prompt and keep its KV for a pull."""
-
-    def read(self, answer: bytes) -> PrefillAnswer:
-        """What the prefill leg's 200 offers."""
-
-    def decode(self, body: Body, params: bytes) -> bytes:
-        """The client's own body, with leave to pull."""
-
-    def release(self, body: Body, params: bytes) -> bytes:
-        """A body that pulls and then ends at once: for a client that has left meanwhile."""
+def plan_of(name: Connector, ports: Ports) -> Plan:
+    """The plan of this name."""
+    plans: Mapping[Connector, Plan] = {
+        "nixlv2": NixlV2(),
+        "shared-storage": SharedStorage(),
+        "sglang": Sglang(ports),
+        "mooncake": Mooncake(ports),
+        "offloading": Offloading(ports),
+    }
+    return plans[name]

@@ -11,26 +11,21 @@ from sidecar.bodies import Api
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
 
+from .plan import Meeting, Plan
+
 ASK = b'{"do_remote_decode":true,"do_remote_prefill":false}'
 
 
-class NixlV2:
-    """A `Plan`. A body given here carries no parameters of the client's."""
+class NixlV2(Plan):
+    """Sequential: the decode leg needs the prefill's answer."""
 
     name = "nixlv2"
-    sequential = True
 
-    def unsplittable(self, body: Body, api: Api) -> str | None:
-        return bodies.splittable(body, api)
+    def prefill(self, body: Body, api: Api, meeting: Meeting) -> bytes:
+        return bodies.one_token(body, api, {NAME: ASK})
 
-    def prefill(self, body: Body) -> bytes:
-        return bodies.one_token(body, {NAME: ASK})
-
-    def read(self, answer: bytes) -> params.PrefillAnswer:
+    def read(self, answer: bytes, meeting: Meeting) -> params.PrefillAnswer:
         return params.read_answer(answer)
 
-    def decode(self, body: Body, params: bytes) -> bytes:
-        return bodies.with_member(body, NAME, params)
-
-    def release(self, body: Body, params: bytes) -> bytes:
-        return bodies.one_token(body, {NAME: params})
+    def leg_error(self, body: bytes) -> str | None:
+        return params.leg_error(body, params.ask_error)

@@ -21,6 +21,7 @@ class DecodeLeg:
     answer that is good so far, and nothing goes to the client until `go` is set.
     """
 
+    name: str
     job: Job
     tools: Tools
     journal: Journal
@@ -54,10 +55,11 @@ class DecodeLeg:
     async def _send(self, action: SendDecode) -> Answer:
         job, plan, upstream = self.job, self.tools.plan, self.tools.upstream
         if action.transfer is None:
-            return await upstream.send(call(job, action.leg, job.body.raw))
+            body = job.body.raw if action.probe else plan.alone(job.body, job.api)
+            return await upstream.send(call(job, action.leg, body))
         write = plan.release if action.release else plan.decode
         return await upstream.send_once(
-            call(job, action.leg, write(job.body, action.transfer.take()))
+            call(job, action.leg, write(job.body, job.api, action.transfer.take()))
         )
 
     def _failed(self, action: SendDecode, refused: Refused) -> DecodeFailed:
@@ -75,12 +77,15 @@ class DecodeLeg:
             self.answers.put(action.leg, head, await read_whole(answer))
             return DecodeFailed(action.leg, Fault.STATUS, head.status)
         # Without parameters no pull can have failed, and nothing need be held back.
-        opening = Opening(head.value("content-type") if action.transfer is not None else "")
+        told = action.transfer is not None or action.probe
+        opening = Opening(head.value("content-type") if told else "", probe=action.probe)
         async for piece in answer.pieces():
             if self.first_at is None:
                 self.first_at = self.tools.clock()
             if opening.feed(piece) is not Verdict.UNDECIDED:
                 break
+        if opening.finish() is Verdict.COLD:
+            return DecodeFailed(action.leg, Fault.COLD, head.status)
         if opening.finish() is Verdict.ERROR_EVENT:
             self.answers.put(action.leg, head, await read_whole(answer, bytes(opening.held)))
             return DecodeFailed(action.leg, Fault.ERROR_EVENT, head.status)

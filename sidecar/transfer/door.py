@@ -10,13 +10,14 @@ Rules
  4. With neither key nor port no leg is sent and none is taken.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sidecar.bodies import api_of
+from sidecar.connectors import Plan
+from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.guard import Guard
 
 from .legs import Leg, LegKeys
-from .params import leg_error
 from .targets import Target
 
 OFF = "legs-off"
@@ -52,6 +53,8 @@ class Door:
     """How legs prove themselves in this pool. `keys` is replaced when the file changes."""
 
     guard: Guard
+    plan: Plan = field(default_factory=NixlV2)
+    """Says what a leg may carry."""
     keys: LegKeys | None = None
     leg_port: int | None = None
 
@@ -79,7 +82,7 @@ class Door:
 
     def body_error(self, body: bytes) -> str | None:
         """None, or why a leg's body is refused."""
-        return leg_error(body)
+        return self.plan.leg_error(body)
 
     def where(self, target: Target) -> Target:
         """Where the leg to a member goes: its own port, or its leg port."""

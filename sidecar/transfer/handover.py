@@ -59,7 +59,7 @@ class Handover:
     _decode: DecodeLeg | None = field(default=None, init=False)
     _pulling: bool = field(default=False, init=False)
     _pulled_for_nobody: bool = field(default=False, init=False)
-    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
     _client_gone: bool = field(default=False, init=False)
     _answered: bool = field(default=False, init=False)
 
@@ -81,7 +81,8 @@ class Handover:
                         handler.uncancel()
                         self._events.put_nowait(ClientGone())
         finally:
-            self._disarm()
+            for leg in tuple(self._timers):
+                self._disarm(leg)
         if left is not None:
             raise left
         if not self._answered:
@@ -89,7 +90,8 @@ class Handover:
 
     async def _drive(self, legs: asyncio.TaskGroup) -> None:
         job, clock = self.job, self.tools.clock
-        event: Event = Arrived(job.targets, streams=job.streams)
+        first = self.tools.plan.decode_first(job.body)
+        event: Event = Arrived(job.targets, streams=job.streams, decode_first=first)
         while True:
             for action in self.handoff.on(event, clock()):
                 await self._do(action, legs)
@@ -144,16 +146,18 @@ class Handover:
             metrics=self.metrics,
             answers=self._answers,
             wall_s=self.wall_s,
+            begun=self._events.put_nowait,
         )
         leg.task = legs.create_task(leg.run(action))
         leg.task.add_done_callback(
-            lambda task: self._ended(task, PrefillFailed(action.leg, Fault.CANCELLED))
+            lambda task: self._ended(task, PrefillFailed(action.leg, Fault.CANCELLED), action.leg)
         )
         self._arm(action.leg, action.within_s)
 
     def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
-        self._pulling = action.transfer is not None
+        self._pulling = action.transfer is not None and action.transfer.leased
         leg = self._decode = DecodeLeg(
+            name=action.leg,
             job=self.job,
             tools=self.tools,
             journal=self.journal,
@@ -162,7 +166,7 @@ class Handover:
         )
         leg.task = legs.create_task(self._decoded(leg, action))
         leg.task.add_done_callback(
-            lambda task: self._ended(task, DecodeFailed(action.leg, Fault.CANCELLED))
+            lambda task: self._ended(task, DecodeFailed(action.leg, Fault.CANCELLED), action.leg)
         )
         self._arm(action.leg, action.within_s)
 
@@ -173,8 +177,9 @@ class Handover:
             self._events.put_nowait(ClientGone())
             return DecodeFailed(action.leg, Fault.CANCELLED)
 
-    def _ended(self, task: "asyncio.Task[Event]", cancelled: Event) -> None:
+    def _ended(self, task: "asyncio.Task[Event]", cancelled: Event, leg: str) -> None:
         """The leg's one event. A failure of our own is the task group's to raise."""
+        self._disarm(leg)
         if task.cancelled():
             self._events.put_nowait(cancelled)
         elif task.exception() is None:
@@ -186,11 +191,11 @@ class Handover:
         assert leg
         if self._pulling and self._client_gone:
             self._pulled_for_nobody = True
-        if self._pulling and self._prefill and leg.first_at is not None:
-            assert self._prefill.answered_at is not None
-            self.metrics.gap.observe(leg.first_at - self._prefill.answered_at)
+        answered_at = self._prefill.answered_at if self._prefill else None
+        if self._pulling and leg.first_at is not None and answered_at is not None:
+            self.metrics.gap.observe(max(leg.first_at - answered_at, 0.0))
         if not self._client_gone:
-            self._disarm()
+            self._disarm(leg.name)
             leg.go.set()
 
     async def _pass(self, leg: str) -> None:
@@ -207,14 +212,14 @@ class Handover:
     # --- time
 
     def _arm(self, leg: str, within_s: float) -> None:
-        self._disarm()
+        self._disarm(leg)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(within_s, self._events.put_nowait, TimedOut(leg))
+        self._timers[leg] = loop.call_later(within_s, self._events.put_nowait, TimedOut(leg))
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _disarm(self, leg: str) -> None:
+        timer = self._timers.pop(leg, None)
+        if timer is not None:
+            timer.cancel()
 
     # --- what it comes to
 

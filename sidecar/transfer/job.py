@@ -67,12 +67,16 @@ class Tools:
 
 @dataclass(slots=True)
 class Answers:
-    """Whole error answers, by leg, one of which the client may get."""
+    """Whole error answers, by leg, one of which the client may get.
+
+    Only those of the last two legs can be asked for: two may run at once.
+    """
 
     by_leg: dict[str, Whole] = field(default_factory=dict)
 
     def put(self, leg: str, head: Head, body: bytes) -> None:
-        self.by_leg.clear()  # only the last leg's can be asked for
+        while len(self.by_leg) > 1:
+            del self.by_leg[next(iter(self.by_leg))]
         self.by_leg[leg] = Whole(head, body)
 
 

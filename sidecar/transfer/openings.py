@@ -1,8 +1,12 @@
 """Tells a good answer from a 200 whose stream opens with an error, before a byte is passed. Pure.
 
 A pull that failed shows in a stream as an error event; in chat an event with nothing but the role
-comes first. So the first bytes of a split stream are held until one event says more than that.
-Nothing but the beginning is looked at: later errors are the client's to read.
+comes first, in the messages and responses APIs events that announce the answer. So the first bytes
+of a split stream are held until one event says more than that. Nothing but the beginning is looked
+at: later errors are the client's to read.
+
+An engine that was asked whether enough of the prompt is in its cache says no by its finish reason,
+in a stream or in JSON, and has then generated nothing.
 """
 
 import re
@@ -16,12 +20,27 @@ MAX_HELD = 64 << 10
 
 _LINE_END = re.compile(rb"[\r\n]")
 _DATA = b"data:"
+_COLD = "cache_threshold"
+_ANNOUNCING = frozenset(
+    {
+        "message_start",
+        "ping",
+        "content_block_start",
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    }
+)
+"""Types of events that come before any content, in the messages and the responses API."""
+_FAILING = frozenset({"error", "response.failed"})
 
 
 class Verdict(Enum):
     UNDECIDED = auto()
     GOOD = auto()
     ERROR_EVENT = auto()
+    COLD = auto()
 
 
 class _Choice(msgspec.Struct):
@@ -32,23 +51,27 @@ class _Choice(msgspec.Struct):
 class _Event(msgspec.Struct):
     error: Any = None
     object: Any = None
+    type: Any = None
     choices: list[_Choice] | None = None
 
 
 class Opening:
     """Holds the beginning of one 200. Feed pieces until `verdict` is decided, then take `held`."""
 
-    __slots__ = ("_looked", "held", "verdict")
+    __slots__ = ("_looked", "_whole", "held", "verdict")
 
-    def __init__(self, content_type: str) -> None:
-        stream = content_type.partition(";")[0].strip().lower() == "text/event-stream"
+    def __init__(self, content_type: str, *, probe: bool = False) -> None:
+        """With `probe` JSON is held as well, for the engine may say that it is `COLD`."""
+        kind = content_type.partition(";")[0].strip().lower()
+        self._whole = probe and kind == "application/json"
         self.held = bytearray()
-        self.verdict = Verdict.UNDECIDED if stream else Verdict.GOOD
+        undecided = self._whole or kind == "text/event-stream"
+        self.verdict = Verdict.UNDECIDED if undecided else Verdict.GOOD
         self._looked = 0  # offset of the first line that has not been looked at
 
     def feed(self, piece: bytes) -> Verdict:
         self.held += piece
-        while self.verdict is Verdict.UNDECIDED:
+        while self.verdict is Verdict.UNDECIDED and not self._whole:
             end = _LINE_END.search(self.held, self._looked)
             if not end:
                 break
@@ -61,8 +84,9 @@ class Opening:
     def finish(self) -> Verdict:
         """The answer ended. Without any word of an error it is good, however short."""
         if self.verdict is Verdict.UNDECIDED:
-            last = _verdict(bytes(self.held[self._looked :]))
-            self.verdict = Verdict.ERROR_EVENT if last is Verdict.ERROR_EVENT else Verdict.GOOD
+            last = bytes(self.held[self._looked :])
+            said = _said(last) if self._whole else _verdict(last)
+            self.verdict = Verdict.GOOD if said is Verdict.UNDECIDED else said
         return self.verdict
 
 
@@ -70,12 +94,21 @@ def _verdict(line: bytes) -> Verdict:
     """What one line of a stream says; lines without data say nothing."""
     if not line.startswith(_DATA):
         return Verdict.UNDECIDED
+    return _said(line[len(_DATA) :])
+
+
+def _said(text: bytes) -> Verdict:
+    """What one JSON text of an answer says."""
     try:
-        event = msgspec.json.decode(line[len(_DATA) :], type=_Event)
+        event = msgspec.json.decode(text, type=_Event)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Verdict.GOOD
-    if event.error is not None or event.object == "error":
+    if event.error is not None or event.object == "error" or event.type in _FAILING:
         return Verdict.ERROR_EVENT
+    if event.type in _ANNOUNCING:
+        return Verdict.UNDECIDED
+    if event.choices and all(choice.finish_reason == _COLD for choice in event.choices):
+        return Verdict.COLD
     if event.choices and all(_says_nothing(choice) for choice in event.choices):
         return Verdict.UNDECIDED
     return Verdict.GOOD

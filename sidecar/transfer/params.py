@@ -1,16 +1,17 @@
-"""`kv_transfer_params`: who may carry them, what a prefill answer must say, and their single use.
+"""Parameters of handoffs: who may carry them, what a prefill answer must say, and their single use.
 
-Where an engine reads them (vLLM 0.17 to 0.32): the top-level member; `vllm_xargs`, whose entries
-become the engine's extra arguments; `sampling_params.extra_args` of the generate API. `extra_body`
-and a bare `extra_args` are what clients write by mistake: no engine reads them there, they are
-taken out all the same. Names are case-sensitive and have no alias in vLLM, so `KV_TRANSFER_PARAMS`
-is an unknown member without effect, and stays. Elsewhere (tools, messages) the name is content.
-Pure.
+`kv_transfer_params` of vLLM stand for all of them here. Where an engine reads them (vLLM 0.17 to
+0.32): the top-level member; `vllm_xargs`, whose entries become the engine's extra arguments;
+`sampling_params.extra_args` of the generate API. `extra_body` and a bare `extra_args` are what
+clients write by mistake: no engine reads them there, they are taken out all the same.
+`ec_transfer_params` go the same ways; SGLang reads its bootstrap members at top level only. Names
+are case-sensitive and have no alias, so `KV_TRANSFER_PARAMS` is an unknown member without effect,
+and stays. Elsewhere (tools, messages) the name is content. Pure.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TypeVar
 
@@ -19,10 +20,14 @@ import msgspec
 from epp.bodies.spans import Body, NotAnObjectError
 from epp.errors import BadRequest, EppError
 
-from .redaction import NAME, JsonFilter, may_name
+from .redaction import BOOTSTRAP, IN_REQUEST_NAMES, MEDIA_NAME, NAME, JsonFilter, may_name
 
 IN_REQUESTS = frozenset({"vllm_xargs", "extra_args", "extra_body", "sampling_params"})
 """Objects in a request that may hold the parameters one level down."""
+
+_NOT_JSON = "not-json"
+UNPAIRED = "unpaired"
+"""A prefill leg that was answered although no decode leg was sent along."""
 
 _PLAIN = {"utf-8", "utf-8-sig"}
 _MAX_DEPTH = 8
@@ -51,33 +56,60 @@ def cleaned(body: bytes) -> bytes:
         return body
     if not isinstance(_parsed(body), dict):
         return body
-    content = JsonFilter(IN_REQUESTS)
+    content = JsonFilter(IN_REQUESTS, IN_REQUEST_NAMES)
     passed = content.feed(body) + content.finish()
     if _named(_parsed(passed)):  # deeper than any engine looks
-        raise Unreadable("The body names kv_transfer_params where it cannot be taken out.")
+        raise Unreadable("The body names parameters of a handoff where they cannot be taken out.")
     return passed
 
 
-def leg_error(body: bytes) -> str | None:
+def leg_error(body: bytes, ask_error: Callable[[object], str | None]) -> str | None:
     """None, or why an authenticated prefill leg must be refused.
 
-    It carries the parameters once, at top level, asks for a remote decode and for nothing else:
-    every `remote_*` member is null. Anything more could make this engine pull blocks.
+    It carries `kv_transfer_params` once, at top level, and in them what `ask_error` lets pass; no
+    other parameters. Anything more could make this engine pull blocks.
     """
-    try:
-        content = Body.read(body)
-    except NotAnObjectError:
-        return "not-json"
+    return _members_error(body, (NAME,)) or ask_error(_value(body, NAME))
+
+
+def room_error(body: bytes) -> str | None:
+    """The same for a leg that names a room in which SGLang's engines meet."""
+    error = _members_error(body, BOOTSTRAP)
+    if error is not None:
+        return error
+    host, port, room = (_value(body, name) for name in BOOTSTRAP)
+    good = isinstance(host, str) and host and type(port) is int and type(room) is int
+    return None if good else "params-no-room"
+
+
+def bare_error(body: bytes) -> str | None:
+    """The same for a leg that carries no parameters at all."""
+    return _members_error(body, ())
+
+
+def _members_error(body: bytes, names: Collection[str]) -> str | None:
+    """None when these members stand in the body once each, and no others of handoffs anywhere.
+
+    What an encoder said of the prompt's media may stand beside them: it shapes the prompt.
+    """
+    content = _object(body)
+    if content is None:
+        return _NOT_JSON
     holders = (member for member in content.members if member.name in IN_REQUESTS)
     if any(_named(_plain(body[member.value : member.end])) for member in holders):
         return "params-nested"
-    if sum(member.name == NAME for member in content.members) != 1:
-        return "params-not-single"
-    return _ask_error(_plain(bytes(content.fields[NAME])))
+    watched = IN_REQUEST_NAMES - {MEDIA_NAME}
+    found = sorted(member.name for member in content.members if member.name in watched)
+    return None if found == sorted(names) else "params-not-single"
 
 
-def _ask_error(given: object) -> str | None:
-    """What is wrong with the parameters of a prefill leg."""
+def _value(body: bytes, name: str) -> object:
+    return _plain(bytes(Body.read(body).fields[name]))
+
+
+def ask_error(given: object) -> str | None:
+    """What is wrong with NIXL's parameters of a prefill leg: it asks for a remote decode, and every
+    `remote_*` member is null."""
     wanted = {"do_remote_decode": True, "do_remote_prefill": False}
     if not isinstance(given, dict):
         return "params-not-an-object"
@@ -91,11 +123,13 @@ def _ask_error(given: object) -> str | None:
 class Transfer:
     """Parameters that one prefill answered with. They can be taken once, in the answer's bytes."""
 
-    __slots__ = ("_text", "host", "port")
+    __slots__ = ("_text", "host", "leased", "port")
 
-    def __init__(self, text: bytes, host: str = "", port: int = 0) -> None:
+    def __init__(self, text: bytes, host: str = "", port: int = 0, *, leased: bool = True) -> None:
         self._text: bytes | None = text
         self.host, self.port = host, port
+        self.leased = leased
+        """Whether another engine keeps blocks until they are pulled, for the time of a lease."""
 
     @property
     def used(self) -> bool:
@@ -147,16 +181,31 @@ class _Choice(msgspec.Struct):
 
 def read_answer(body: bytes) -> PrefillAnswer:
     """Read the body of a prefill leg's 200. Whatever is wrong with it, the answer is a value."""
+    content = _object(body)
+    if content is None:
+        return PrefillAnswer(missing=_NOT_JSON)
+    transfer, missing = _transfer(content.value(NAME))
+    return replace(_about(content), transfer=transfer, missing=missing)
+
+
+def read_bare(body: bytes) -> PrefillAnswer:
+    """The same for an engine whose answer offers nothing by itself; never with a transfer."""
+    content = _object(body)
+    return PrefillAnswer(missing=_NOT_JSON) if content is None else _about(content)
+
+
+def _object(body: bytes) -> Body | None:
     try:
-        content = Body.read(body)
+        return Body.read(body)
     except NotAnObjectError:
-        return PrefillAnswer(missing="not-json")
+        return None
+
+
+def _about(content: Body) -> PrefillAnswer:
+    """What an answer says of its prompt, as far as it can be read."""
     usage = _lenient(content.value("usage"), _Usage) or _Usage()
     choices = _lenient(content.value("choices"), list[_Choice])
-    transfer, missing = _transfer(content.value(NAME))
     return PrefillAnswer(
-        transfer=transfer,
-        missing=missing,
         finish_reason=choices[0].finish_reason if choices else None,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=(usage.prompt_tokens_details or _Details()).cached_tokens,
@@ -215,4 +264,6 @@ def _named(found: object, depth: int = 0) -> bool:
     """Whether the parameters stand where an engine might read them."""
     if not isinstance(found, Mapping) or depth > _MAX_DEPTH:
         return False
-    return NAME in found or any(_named(found.get(name), depth + 1) for name in IN_REQUESTS)
+    return not IN_REQUEST_NAMES.isdisjoint(found) or any(
+        _named(found.get(name), depth + 1) for name in IN_REQUESTS
+    )

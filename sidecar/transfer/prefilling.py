@@ -1,11 +1,13 @@
-"""The prefill leg: asks another pod to compute the prompt and to keep its KV."""
+"""The prefill leg: asks another pod to compute the prompt and to keep its KV, or to hand it over at
+once to the decode leg that it starts beside itself."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sidecar.connectors import Meeting, NoMeetingError
 from sidecar.http import headers
-from sidecar.http.client import Answer
+from sidecar.http.client import Answer, Call
 from sidecar.http.refusals import LegError
 
 from .door import Door
@@ -13,7 +15,7 @@ from .job import Answers, Job, Tools, call, fault_of, read_whole
 from .legs import LEG_HEADER, Leg
 from .metrics import HandoffMetrics
 from .params import points_at_itself
-from .steps import Fault, PrefillAnswered, PrefillFailed, SendPrefill
+from .steps import Fault, PrefillAnswered, PrefillBegun, PrefillFailed, SendPrefill
 
 CANCEL_S = 1.0
 """How long a leg that is not wanted any more may still be answered, before it is cut. An engine
@@ -21,6 +23,8 @@ pins blocks some milliseconds before its answer is here; cut in between, they st
 lease. A prefill that ends within this time is released instead."""
 COMMITTED_S = 5.0
 """How long the rest of an answer may take that has begun: it is a commitment already."""
+QUESTION_S = 5.0
+"""How long a prefill pod may take to answer a plan's question."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class PrefillLeg:
     metrics: HandoffMetrics
     answers: Answers
     wall_s: Callable[[], float]
+    begun: Callable[[PrefillBegun], None]
+    """Called once, right before a leg goes out that its decode leg must meet."""
     answered_at: float | None = field(default=None, init=False)
     """When the answer's headers came."""
     task: "asyncio.Task[PrefillAnswered | PrefillFailed] | None" = field(default=None, init=False)
@@ -52,11 +58,15 @@ class PrefillLeg:
     async def run(self, action: SendPrefill) -> PrefillAnswered | PrefillFailed:
         began = self.tools.clock()
         try:
-            answer = await self._send(action)
+            meeting = await self._meet(action)
+        except (LegError, NoMeetingError, TimeoutError):
+            return PrefillFailed(action.leg, Fault.CONNECT)  # nothing was computed
+        try:
+            answer = await self._send(action, meeting)
         except LegError as error:
             return PrefillFailed(action.leg, fault_of(error.refused))
         try:
-            event = await self._read(action, answer)
+            event = await self._read(action, answer, meeting)
         except LegError as error:
             event = PrefillFailed(action.leg, fault_of(error.refused))
         finally:
@@ -64,7 +74,31 @@ class PrefillLeg:
         self.metrics.prefill_leg.observe(self.tools.clock() - began)
         return event
 
-    async def _send(self, action: SendPrefill) -> Answer:
+    async def _meet(self, action: SendPrefill) -> Meeting:
+        """What both legs agree by; starts the decode leg where it goes out together with this one.
+
+        Raises LegError, NoMeetingError or TimeoutError when the prefill pod is of no use.
+        """
+        plan = self.tools.plan
+        question = plan.question(action.target)
+        told = b""
+        if question is not None:
+            fields = [(b"host", str(question.at).encode())]
+            asked = Call("GET", question.path, fields, None)
+            async with asyncio.timeout(QUESTION_S):
+                answer = await self.tools.upstream.send_to(question.at, asked)
+                try:
+                    told = await read_whole(answer)
+                finally:
+                    answer.close()
+            if answer.head.status != 200:
+                raise NoMeetingError("A prefill pod refused the question.")
+        meeting = Meeting(leg=action.leg, target=action.target, told=told)
+        if plan.together:
+            self.begun(PrefillBegun(action.leg, plan.pairing(meeting)))
+        return meeting
+
+    async def _send(self, action: SendPrefill, meeting: Meeting) -> Answer:
         job, door = self.job, self.door
         at = door.where(action.target)
         leg = Leg(
@@ -75,14 +109,16 @@ class PrefillLeg:
         )
         proof = door.proof(leg, self.wall_s())
         more = {} if proof is None else {LEG_HEADER: proof}
-        body = self.tools.plan.prefill(job.body)
+        body = self.tools.plan.prefill(job.body, job.api, meeting)
         sent = call(job, action.leg, body, **more)
         fields = headers.replaced(sent.fields, b"host", str(at).encode())
         return await self.tools.upstream.send_to(
             at, type(sent)(sent.method, sent.target, fields, sent.upload)
         )
 
-    async def _read(self, action: SendPrefill, answer: Answer) -> PrefillAnswered | PrefillFailed:
+    async def _read(
+        self, action: SendPrefill, answer: Answer, meeting: Meeting
+    ) -> PrefillAnswered | PrefillFailed:
         status = answer.head.status
         if status >= 400:
             body = await read_whole(answer)
@@ -94,7 +130,7 @@ class PrefillLeg:
         if status != 200:
             return PrefillFailed(action.leg, Fault.GARBLED)
         self.answered_at = self.tools.clock()
-        found = self.tools.plan.read(await read_whole(answer))
+        found = self.tools.plan.read(await read_whole(answer), meeting)
         if found.transfer is not None and points_at_itself(found.transfer.host):
             self.metrics.misaddressed.inc()
         return PrefillAnswered(action.leg, found.transfer, self.answered_at, found.missing)

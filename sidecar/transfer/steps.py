@@ -60,6 +60,8 @@ class Fault(StrEnum):
     """Decode only: a 200 whose stream opens with an error."""
     LATE = "late"
     """Decode only: could not be sent before the deadline, and was not."""
+    COLD = "cold"
+    """Decode only: too little of the prompt is cached, and the engine was asked to say so."""
 
 
 # --- events -----------------------------------------------------------------------------------
@@ -72,6 +74,16 @@ class Arrived:
     targets: Sequence[Target] = ()
     unsplittable: str | None = None
     streams: bool = False
+    decode_first: bool = False
+    """Ask the decode engine, and prefill elsewhere only when it is `COLD`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBegun:
+    """The leg goes out, and its decode leg must go out as well: they meet by `transfer`."""
+
+    leg: str
+    transfer: Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,7 @@ class TimedOut:
 
 Event = (
     Arrived
+    | PrefillBegun
     | PrefillAnswered
     | PrefillFailed
     | DecodeFirstByte
@@ -152,7 +165,8 @@ class CancelPrefill:
 class SendDecode:
     """`transfer` is taken while sending, by `deadline` (monotonic) at the latest.
 
-    With `release` nobody waits for the answer: the plan's short body does.
+    With `release` nobody waits for the answer: the plan's short body does. With `probe` the engine
+    gets the client's own body and may answer that it is `COLD`.
     """
 
     leg: str
@@ -160,6 +174,7 @@ class SendDecode:
     within_s: float
     deadline: float | None = None
     release: bool = False
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ import pytest
 
 from epp.bodies.spans import Body
 from sidecar.bodies import Api, splittable
+from sidecar.connectors import Meeting
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.handoff import Handoff
 from sidecar.transfer.answers import answer_filter
 from sidecar.transfer.params import UsedTwiceError, cleaned, read_answer
-from sidecar.transfer.redaction import NAME
+from sidecar.transfer.redaction import IN_ANSWER_NAMES, NAME
 from sidecar.transfer.steps import (
     AbortDecode,
     Arrived,
@@ -43,6 +44,7 @@ from tests.fakes.handoffs import (
 )
 
 PLAN = NixlV2()
+MEETING = Meeting(leg="r-p1", target=A)
 PARAMS = b'{"do_remote_prefill":true,"remote_block_ids":[[1]],"new":18446744073709551616}'
 
 
@@ -53,14 +55,15 @@ def compact(body: object) -> bytes:
 
 @pytest.mark.parametrize("row", rows("d01_legs.jsonl"), ids=lambda row: row["name"])
 def test_D01_each_leg_has_its_shape_and_decode_gets_the_clients_bytes(row: dict[str, Any]) -> None:
-    """Protected by `bodies.ONE_TOKEN`, `bodies.DROPPED` and `Body.edited`.
+    """Protected by `bodies.SHAPES`, `bodies.one_token` and `Body.edited`.
 
     Red when `min_tokens` stays, when one of the two limits is left out, and when the decode leg is
     encoded anew from a parsed body.
     """
     body = Body.read(row["client"].encode())
-    assert PLAN.prefill(body) == row["prefill"].encode()
-    decode = PLAN.decode(body, PARAMS)
+    api = Api(row["api"])
+    assert PLAN.prefill(body, api, MEETING) == row["prefill"].encode()
+    decode = PLAN.decode(body, api, PARAMS)
     assert decode == row["client"][:-1].encode() + b',"kv_transfer_params":' + PARAMS + b"}"
     assert cleaned(decode) == row["client"].encode()
 
@@ -74,13 +77,14 @@ def test_D02_what_needs_more_than_one_plain_continuation_is_not_split(row: dict[
 @pytest.mark.parametrize("row", rows("d03_legs.jsonl"), ids=lambda row: row["name"])
 def test_D03_whatever_shapes_the_prompt_is_the_same_on_both_legs(row: dict[str, Any]) -> None:
     """Protected by `Body.edited`. Red when `tools` is among the dropped members."""
-    assert PLAN.prefill(Body.read(row["client"].encode())) == row["prefill"].encode()
+    body, api = Body.read(row["client"].encode()), Api(row["api"])
+    assert PLAN.prefill(body, api, MEETING) == row["prefill"].encode()
 
 
 def test_D05_a_prefill_that_ended_by_itself_is_decoded_without_its_kv_at_once() -> None:
     """Protected by `params._transfer` and rule 6. Red when null parameters count as parameters."""
     body = {"choices": [{"finish_reason": "stop"}], NAME: None}
-    answer = PLAN.read(json.dumps(body).encode())
+    answer = PLAN.read(json.dumps(body).encode(), MEETING)
     assert (answer.transfer, answer.missing, answer.finish_reason) == (None, "no-params", "stop")
     handoff, leg = begun(A, B)
     actions = handoff.on(PrefillAnswered(leg, answer.transfer, 1.0, answer.missing), 1.0)
@@ -205,7 +209,7 @@ def test_D11_parameters_are_the_ones_just_given_and_serve_one_leg() -> None:
 def test_D13_no_answer_shows_the_parameters(body: dict[str, Any], size: int) -> None:
     """Protected by `answers.answer_filter`. Red when it returns `Untouched`."""
     text = compact(body)
-    rest = compact({name: value for name, value in body.items() if name != NAME})
+    rest = compact({name: value for name, value in body.items() if name not in IN_ANSWER_NAMES})
     event = b"data: " + text + b"\n\ndata: [DONE]\n\n"
     for kind, whole, expected in (
         ("application/json", text, rest),

@@ -127,7 +127,14 @@ async def test_D03_both_engines_see_the_same_prompt(row: dict[str, Any], tmp_pat
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/responses", "/v1/embeddings", "/tokenize", "/v1/messages", "/v1/completions/x"]
+    "path",
+    [
+        "/v1/responses/resp_1",
+        "/v1/embeddings",
+        "/tokenize",
+        "/v1/messages/count_tokens",
+        "/v1/completions/x",
+    ],
 )
 async def test_D04_other_endpoints_go_straight_to_the_local_engine(
     path: str, tmp_path: Path

@@ -9,13 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.bodies.spans import Body, NotAnObjectError
-from sidecar.bodies import DROPPED, ONE_TOKEN
+from sidecar.bodies import SHAPES, Api, splittable
+from sidecar.connectors import Meeting
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, answer_filter
 from sidecar.transfer.params import IN_REQUESTS, Unreadable, cleaned
-from sidecar.transfer.redaction import IN_ANSWERS, NAME, JsonFilter
+from sidecar.transfer.redaction import (
+    IN_ANSWER_NAMES,
+    IN_ANSWERS,
+    IN_REQUEST_NAMES,
+    NAME,
+    JsonFilter,
+)
+from tests.fakes.handoffs import A
 
-NAMES = st.sampled_from([NAME, "a", "max_tokens", "logprobs", "n", *IN_REQUESTS, *IN_ANSWERS])
+NAMES = st.sampled_from(
+    [*IN_REQUEST_NAMES, "a", "max_tokens", "logprobs", "n", *IN_REQUESTS, *IN_ANSWERS]
+)
 SPACE = st.sampled_from(["", "", " ", "\n\t", "\r\n  "])
 SCALARS = st.sampled_from(["null", "true", "-1.50e+3", "12345678901234567890123", "0"])
 TEXTS = st.text(
@@ -62,12 +72,14 @@ def values(depth: int) -> st.SearchStrategy[str]:
     return plain | inner | lists
 
 
-def without(pairs: list[tuple[str, Any]], inside: frozenset[str]) -> list[tuple[str, Any]]:
+def without(
+    pairs: list[tuple[str, Any]], inside: frozenset[str], names: frozenset[str]
+) -> list[tuple[str, Any]]:
     """The model: members by pairs, ours removed here and in objects of these names."""
     return [
-        (name, without(value, inside) if name in inside and _is_object(value) else value)
+        (name, without(value, inside, names) if name in inside and _is_object(value) else value)
         for name, value in pairs
-        if name != NAME
+        if name not in names
     ]
 
 
@@ -98,7 +110,7 @@ def test_a_filter_removes_exactly_the_member_in_any_pieces(text: str, marks: lis
     body = text.encode()
     content = JsonFilter(IN_ANSWERS)
     passed = b"".join([*map(content.feed, cut(body, marks)), content.finish()])
-    assert pairs(passed) == without(pairs(body), IN_ANSWERS)
+    assert pairs(passed) == without(pairs(body), IN_ANSWERS, IN_ANSWER_NAMES)
     assert _is_thinned(passed, body)
 
 
@@ -115,9 +127,9 @@ def test_a_cleaned_request_is_the_clients_without_the_member(text: str) -> None:
     try:
         passed = cleaned(body)
     except Unreadable:
-        assert NAME in text or "\\u00" in text
+        assert "\\u00" in text or any(name in text for name in IN_REQUEST_NAMES)
         return
-    assert pairs(passed) == without(pairs(body), IN_REQUESTS)
+    assert pairs(passed) == without(pairs(body), IN_REQUESTS, IN_REQUEST_NAMES)
     if pairs(body) == pairs(passed):
         assert passed == body
 
@@ -182,26 +194,32 @@ def _raw_members(body: Body) -> list[tuple[str, bytes]]:
 
 
 @few
-@given(objects(), st.sampled_from([b"null", b'{ "remote_port" : 1 }']))
-def test_legs_keep_whatever_they_need_not_change(text: str, params: bytes) -> None:
+@given(objects(), st.sampled_from([b"null", b'{ "remote_port" : 1 }']), st.sampled_from(Api))
+def test_legs_keep_whatever_they_need_not_change(text: str, params: bytes, api: Api) -> None:
     try:
         raw = cleaned(text.encode())
     except Unreadable:
         return
-    body, plan = Body.read(raw), NixlV2()
+    body, plan, shape = Body.read(raw), NixlV2(), SHAPES[api]
     before = pairs(raw)
 
-    assert pairs(plan.decode(body, params)) == [*before, (NAME, pairs(params))]
-    assert cleaned(plan.decode(body, params)) == raw
+    assert pairs(plan.decode(body, api, params)) == [*before, (NAME, pairs(params))]
+    assert cleaned(plan.decode(body, api, params)) == raw
 
-    one = dict.fromkeys([*ONE_TOKEN, "n"], None)
-    after = pairs(plan.prefill(body))
-    assert [pair for pair in after if pair[0] not in {*one, NAME}] == [
-        pair for pair in before if pair[0] not in {*one, *DROPPED}
+    if splittable(body, api) == "sampling-params":
+        return
+    after = pairs(plan.prefill(body, api, Meeting(leg="r-p1", target=A)))
+    one = {"stream", "stream_options", "n", NAME, *shape.put, *shape.limits}
+    dropped = shape.dropped
+    if shape.within is not None:
+        assert shape.within in dict(after)
+        one, dropped = {"stream", "stream_options", NAME, shape.within}, frozenset()
+        limited = dict(dict(after)[shape.within])
+        assert {limited[name] for name in shape.limits} == {"1"}
+        assert shape.dropped.isdisjoint(limited)
+    else:
+        assert {dict(after)[name] for name in shape.limits} == {"1"}
+    assert dict(after)["stream"] is False
+    assert [pair for pair in after if pair[0] not in one] == [
+        pair for pair in before if pair[0] not in {*one, *dropped}
     ]
-    assert {name: value for name, value in after if name in ONE_TOKEN} == {
-        "max_tokens": "1",
-        "max_completion_tokens": "1",
-        "stream": False,
-    }
-    assert all(value == "1" for name, value in after if name == "n")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sidecar.handoff import CLIENT_ERRORS, Handoff, HandoffOrderError
-from sidecar.transfer.params import Transfer
+from sidecar.transfer.params import UNPAIRED, Transfer
 from sidecar.transfer.steps import (
     AbortDecode,
     Action,
@@ -26,6 +26,7 @@ from sidecar.transfer.steps import (
     HandoffPolicy,
     PassThrough,
     PrefillAnswered,
+    PrefillBegun,
     PrefillFailed,
     Refuse,
     SendDecode,
@@ -50,6 +51,8 @@ class Shell(RuleBasedStateMachine):
         prefill=st.sampled_from(Fallback),
         pull=st.sampled_from(Fallback),
         retries=st.sampled_from([0, 1]),
+        order=st.sampled_from(["prefill-first", "together", "decode-first"]),
+        leased=st.sampled_from([True, True, False]),
     )
     def begin(
         self,
@@ -59,8 +62,14 @@ class Shell(RuleBasedStateMachine):
         prefill: Fallback,
         pull: Fallback,
         retries: int,
+        order: str,
+        leased: bool,
     ) -> None:
         self.now = 100.0
+        self.together = order == "together"
+        self.leased = leased or self.together
+        self.met = False  # the running prefill leg has started its decode leg
+        self.lost = False  # the running decode leg waits for a prefill that has failed
         self.policy = HandoffPolicy(
             lease_s=LEASE,
             margin_s=MARGIN,
@@ -82,7 +91,7 @@ class Shell(RuleBasedStateMachine):
         self.client_gone = False
         self.outcomes = 0
         self.finished: Finished | None = None
-        self.tell(Arrived(candidates, unsplittable, streams))
+        self.tell(Arrived(candidates, unsplittable, streams, order == "decode-first"))
 
     def tell(self, event: Event) -> list[Action]:
         actions = self.handoff.on(event, self.now)
@@ -100,15 +109,19 @@ class Shell(RuleBasedStateMachine):
                 assert 0 < within_s < float("inf")
                 self.new_leg(leg)
                 self.tried.append(target)
-                self.prefill = action
+                self.prefill, self.met = action, False
             case SendDecode(leg, transfer, within_s, deadline, release):
-                assert self.prefill is None
+                beside = self.prefill is not None
+                assert not beside or self.met
                 assert self.decode is None
                 assert 0 < within_s < float("inf")
                 assert release == self.client_gone
                 self.new_leg(leg)
-                self.decode, self.byte_passed = action, False
-                if transfer is not None:
+                self.decode, self.byte_passed, self.lost = action, False, False
+                if transfer is not None and (self.together or not transfer.leased):
+                    assert deadline is None
+                    self.carried.append(transfer)
+                elif transfer is not None:
                     assert deadline is not None
                     assert self.now <= deadline
                     self.carried.append(transfer)
@@ -160,6 +173,8 @@ class Shell(RuleBasedStateMachine):
             assert actions == []
         elif streaming and self.decode and not self.finished:
             assert actions == [AbortDecode(self.decode.leg)]
+        elif self.prefill and self.met and self.decode and self.decode.transfer:
+            assert AbortDecode(self.decode.leg) not in actions, "it may be all that frees blocks"
 
     @precondition(lambda self: self.legs)
     @rule(data=st.data())
@@ -174,17 +189,37 @@ class Shell(RuleBasedStateMachine):
     def prefill_answers(self, age: float, usable: bool) -> None:
         assert self.prefill
         leg, self.prefill = self.prefill.leg, None
-        transfer = Transfer(b"{}") if usable else None
+        if self.together:
+            actions = self.tell(PrefillAnswered(leg, None, self.now, UNPAIRED))
+            if self.met and self.client_gone and self.decode and not self.byte_passed:
+                assert all(isinstance(one, DrainDecode) for one in actions)
+            return
+        transfer = Transfer(b"{}", leased=self.leased) if usable else None
         answered_at = self.now - age
-        if transfer:
+        if transfer and transfer.leased:
             self.committed.append(transfer)
             self.late += self.now > answered_at + LEASE - MARGIN
         gone_before = self.client_gone
         self.tell(PrefillAnswered(leg, transfer, answered_at))
-        if transfer and age <= LEASE - MARGIN:
+        if transfer and not transfer.leased:
+            assert self.finished if gone_before else self.carried[-1] is transfer
+        elif transfer and age <= LEASE - MARGIN:
             assert self.carried[-1] is transfer, "a commitment was not followed by a decode leg"
         elif gone_before:
             assert self.finished
+
+    @precondition(lambda self: self.together and self.prefill and not self.met)
+    @rule()
+    def prefill_leg_goes_out(self) -> None:
+        assert self.prefill
+        self.met = True
+        transfer = Transfer(b"{}")
+        self.committed.append(transfer)
+        actions = self.tell(PrefillBegun(self.prefill.leg, transfer))
+        if self.prefill.leg in self.stopped:
+            assert actions == []
+            self.met = False
+            self.committed.pop()
 
     @precondition(lambda self: self.prefill)
     @rule(fault=st.sampled_from(LEG_FAULTS), status=st.sampled_from(STATUSES))
@@ -192,8 +227,11 @@ class Shell(RuleBasedStateMachine):
         assert self.prefill
         leg, self.prefill = self.prefill.leg, None
         actions = self.tell(PrefillFailed(leg, fault, status))
-        if fault is Fault.STATUS and status in CLIENT_ERRORS and not self.client_gone:
-            assert actions[0] == PassThrough(leg)
+        if self.met and self.decode:
+            if self.decode.transfer and not self.byte_passed and leg not in self.answering:
+                assert self.decode.leg in self.stopped, "it waits for what never comes"
+        elif fault is Fault.STATUS and status in CLIENT_ERRORS and not self.client_gone:
+            assert isinstance(actions[0], Finished) or actions[0] == PassThrough(leg)
 
     @precondition(lambda self: self.prefill and self.prefill.leg in self.stopped)
     @rule()
@@ -221,9 +259,12 @@ class Shell(RuleBasedStateMachine):
         stopped = leg in self.stopped
         self.tell(DecodeEnded(leg))
         if not stopped and not self.client_gone:
-            assert self.finished
-            assert self.finished.ending is Ending.ANSWERED
             self.outcomes += 1
+            if self.prefill is not None:
+                assert self.prefill.leg in self.stopped, "nobody needs it any more"
+            else:
+                assert self.finished
+                assert self.finished.ending is Ending.ANSWERED
 
     @precondition(lambda self: self.decode)
     @rule(fault=st.sampled_from([*LEG_FAULTS, Fault.ERROR_EVENT]), status=st.sampled_from(STATUSES))
@@ -235,7 +276,21 @@ class Shell(RuleBasedStateMachine):
         self.tell(DecodeFailed(leg, fault, status))
 
     @precondition(
-        lambda self: self.decode and self.decode.transfer and self.decode.leg not in self.answering
+        lambda self: self.decode and self.decode.probe and self.decode.leg not in self.answering
+    )
+    @rule()
+    def decode_is_cold(self) -> None:
+        assert self.decode
+        leg, self.decode = self.decode.leg, None
+        actions = self.tell(DecodeFailed(leg, Fault.COLD))
+        assert isinstance(actions[0], Finished if self.client_gone else SendPrefill)
+
+    @precondition(
+        lambda self: (
+            self.decode
+            and self.decode.deadline is not None
+            and self.decode.leg not in self.answering
+        )
     )
     @rule()
     def decode_misses_its_deadline(self) -> None:
@@ -263,8 +318,8 @@ class Shell(RuleBasedStateMachine):
     @invariant()
     def parameters_are_sent_once_or_counted(self) -> None:
         assert len({id(transfer) for transfer in self.carried}) == len(self.carried)
-        assert all(transfer in self.committed for transfer in self.carried)
-        if self.finished:
+        assert all(one in self.committed for one in self.carried if one.leased)
+        if self.finished and self.leased and not self.together:
             unsent = len(self.committed) - len(self.carried)
             assert unsent <= self.finished.stranded.count("lease-over") == self.late
 
@@ -272,7 +327,7 @@ class Shell(RuleBasedStateMachine):
     def legs_are_few(self) -> None:
         prefills = sum("-p" in leg for leg in self.legs)
         assert prefills <= 3 + 1  # each candidate once, and one fresh prefill
-        assert len(self.legs) - prefills <= 3
+        assert len(self.legs) - prefills <= 4
         assert len(set(self.tried)) >= len(self.tried) - 1
 
     @invariant()

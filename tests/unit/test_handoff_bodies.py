@@ -6,17 +6,20 @@ import pytest
 
 from epp.bodies.spans import Body, NotAnObjectError
 from sidecar.bodies import Api, api_of, splittable, streams
-from sidecar.connectors import Plan
+from sidecar.connectors import Meeting, Plan
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.redaction import NAME
+from sidecar.transfer.targets import Target
 
 PLAN: Plan = NixlV2()
+MEETING = Meeting(leg="r-p1", target=Target("10.0.0.1", 8000))
 
 
 def test_only_generative_apis_are_split() -> None:
     assert api_of("/v1/completions") is Api.COMPLETIONS
     assert api_of("/v1/chat/completions") is Api.CHAT
-    for path in ("/v1/embeddings", "/tokenize", "/v1/responses", "/v1/completions/", "/health", ""):
+    assert api_of("/inference/v1/generate") is Api.GENERATE
+    for path in ("/v1/embeddings", "/tokenize", "/v1/response", "/v1/completions/", "/health", ""):
         assert api_of(path) is None
 
 
@@ -71,13 +74,14 @@ def test_the_last_of_equal_names_counts() -> None:
 
 def test_one_token_in_n_is_kept_at_one() -> None:
     body = Body.read(b'{"prompt":"x","n":null}')
-    assert json.loads(PLAN.prefill(body))["n"] == 1
-    assert "n" not in json.loads(PLAN.prefill(Body.read(b'{"prompt":"x"}')))
+    assert json.loads(PLAN.prefill(body, Api.COMPLETIONS, MEETING))["n"] == 1
+    bare = Body.read(b'{"prompt":"x"}')
+    assert "n" not in json.loads(PLAN.prefill(bare, Api.COMPLETIONS, MEETING))
 
 
 def test_a_release_leg_pulls_and_ends_at_once() -> None:
     body = Body.read(b'{"prompt":"x","stream":true,"max_tokens":900}')
-    sent = json.loads(PLAN.release(body, b'{"remote_port":1}'))
+    sent = json.loads(PLAN.release(body, Api.COMPLETIONS, b'{"remote_port":1}'))
     assert sent["max_tokens"] == 1
     assert sent["stream"] is False
     assert sent[NAME] == {"remote_port": 1}
@@ -85,7 +89,7 @@ def test_a_release_leg_pulls_and_ends_at_once() -> None:
 
 def test_parameters_go_out_in_their_own_bytes() -> None:
     odd = b'{ "remote_port" : 1, "new" : 1e400, "id" : 18446744073709551616 }'
-    assert odd in PLAN.decode(Body.read(b'{"prompt":"x"}'), odd)
+    assert odd in PLAN.decode(Body.read(b'{"prompt":"x"}'), Api.COMPLETIONS, odd)
 
 
 def test_the_plan_says_what_cannot_be_split() -> None:

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from epp.bodies.spans import Body
+from sidecar.bodies import Api
+from sidecar.connectors import Meeting
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, Filter, Untouched, answer_filter
-from sidecar.transfer.params import Unreadable, cleaned, leg_error, points_at_itself, read_answer
+from sidecar.transfer.params import Unreadable, cleaned, points_at_itself, read_answer
 from sidecar.transfer.redaction import MAX_HELD, NAME, JsonFilter
+from sidecar.transfer.targets import Target
 from tests.fakes.handoffs import recorded, rows
 
 GOOD = {
@@ -21,6 +24,9 @@ GOOD = {
     "remote_host": "10.0.0.1",
     "remote_port": 5600,
 }
+
+MEETING = Meeting(leg="r-p1", target=Target("10.0.0.1", 8000))
+leg_error = NixlV2().leg_error
 
 
 def passed(content: Filter, *pieces: bytes) -> bytes:
@@ -64,7 +70,8 @@ def test_what_only_some_parser_understands_is_refused(body: bytes) -> None:
 
 
 def test_our_own_prefill_leg_is_accepted() -> None:
-    assert leg_error(NixlV2().prefill(Body.read(b'{"prompt":"x","vllm_xargs":{"a":1}}'))) is None
+    body = Body.read(b'{"prompt":"x","vllm_xargs":{"a":1}}')
+    assert leg_error(NixlV2().prefill(body, Api.COMPLETIONS, MEETING)) is None
 
 
 @pytest.mark.parametrize(
