@@ -10,7 +10,7 @@ import pytest
 
 from epp.bodies.spans import Body
 from sidecar.bodies import Api, splittable
-from sidecar.connectors import Meeting
+from sidecar.connectors import CONNECTORS, Connector, Meeting, Plan, Ports, plan_of
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.handoff import Handoff
 from sidecar.transfer.answers import answer_filter
@@ -29,7 +29,7 @@ from sidecar.transfer.steps import (
     PrefillFailed,
     TimedOut,
 )
-from sidecar.transfer.targets import parse
+from sidecar.transfer.targets import Target, parse
 from tests.fakes.handoffs import (
     A,
     B,
@@ -45,6 +45,8 @@ from tests.fakes.handoffs import (
 
 PLAN = NixlV2()
 MEETING = Meeting(leg="r-p1", target=A)
+PLANNED = rows("d01_plans.jsonl")
+BOOTSTRAP_ANSWER = b'{"0":{"engine_id":"engine-7","worker_addr":{"0":"tcp://10.0.0.1:1"}}}'
 PARAMS = b'{"do_remote_prefill":true,"remote_block_ids":[[1]],"new":18446744073709551616}'
 
 
@@ -66,6 +68,41 @@ def test_D01_each_leg_has_its_shape_and_decode_gets_the_clients_bytes(row: dict[
     decode = PLAN.decode(body, api, PARAMS)
     assert decode == row["client"][:-1].encode() + b',"kv_transfer_params":' + PARAMS + b"}"
     assert cleaned(decode) == row["client"].encode()
+
+
+@pytest.mark.parametrize("api", Api)
+@pytest.mark.parametrize("connector", [name for name in CONNECTORS if name != "nixlv2"])
+def test_D01_every_connector_writes_its_own_legs_in_every_api(
+    connector: Connector, api: Api
+) -> None:
+    """Protected by the plans in `sidecar.connectors` and by `bodies.SHAPES`.
+
+    Red when SGLang's prefill leg is limited to one token, when the legs of Mooncake name two
+    transfers, when an offloading leg carries NIXL's parameters, and when a threshold stays.
+    """
+    plan = plan_of(connector, Ports())
+    mine = [row for row in PLANNED if (row["connector"], row["api"]) == (connector, api)]
+    assert len(mine) >= 6
+    for row in mine:
+        name, body = row["name"], Body.read(row["client"].encode())
+        reason = plan.unsplittable(body, api)
+        assert reason == row.get("unsplittable"), name
+        if reason is None:
+            _check_legs(plan, api, body, row)
+
+
+def _check_legs(plan: Plan, api: Api, body: Body, row: dict[str, Any]) -> None:
+    name = row["name"]
+    prefill, decode, alone = (row[leg].encode() for leg in ("prefill", "decode", "alone"))
+    meeting = Meeting(leg="r-p1", target=Target("10.0.0.1", 8000), told=BOOTSTRAP_ANSWER)
+    assert plan.prefill(body, api, meeting) == prefill, name
+    assert plan.leg_error(prefill) is None, name
+    offered = plan.pairing(meeting) if plan.together else plan.read(b"{}", meeting).transfer
+    assert offered, name
+    assert plan.decode(body, api, offered.take()) == decode, name
+    assert plan.alone(body, api) == alone, name
+    if decode not in {prefill, alone}:
+        assert plan.leg_error(decode) is not None, f"{name}: a leg may never pull"
 
 
 @pytest.mark.parametrize("row", rows("d02_splittable.jsonl"), ids=lambda row: row["name"])
