@@ -116,6 +116,36 @@ class Answer(Protocol):
         """Done with it. The connection is kept if all of it was read."""
 
 
+class Listener(Protocol):
+    """Whom an engine's connection tells what comes. Calls return at once and never fail."""
+
+    def begin(self, head: Head) -> None: ...
+
+    def piece(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """The answer is complete, and the connection no longer its listener's."""
+
+    def fail(self, error: Exception) -> None:
+        """The answer will not be complete. Called once, and nothing after it."""
+
+
+class Line(Protocol):
+    """A connection to an engine on which nobody has asked for anything yet."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether not a byte of an answer came."""
+
+    def ask_for(self, listener: Listener, call: Call) -> None:
+        """Send a request whose body, if it has one, is here."""
+
+    def read_on(self, reads: bool, /) -> None: ...
+
+    def drop(self) -> None:
+        """End the connection at once."""
+
+
 class Upstream(Protocol):
     """Client of one engine and of other sidecars. Use as an async context manager."""
 
@@ -140,6 +170,9 @@ class Upstream(Protocol):
 
         On a fresh connection an engine cannot have closed what it never read.
         """
+
+    async def send_again(self, call: Call) -> Answer:
+        """Like `send_once`, after a reused connection turned out dead (fault D15)."""
 
     async def send_to(self, target: Target, call: Call) -> Answer:
         """Like `send`, to another machine and never repeated."""

@@ -35,7 +35,7 @@ class Exchange:
         self._meter: Meter | None = None
         self._watch: ResponseWatch | None = None
         self.decision_id = headers.decision_id(request.value(DECISION_ID))
-        self.predicted = headers.token_count(request.value(PREDICTED_CACHED_TOKENS))
+        self.predicted = headers.count(request.value(PREDICTED_CACHED_TOKENS))
         self.outcome = Outcome.CLIENT_GONE
         self.status = 0
         self.hides_usage = False

@@ -99,11 +99,11 @@ def decision_id(text: str | None) -> str | None:
     return None
 
 
-def token_count(text: str | None) -> int | None:
-    """A count of tokens from a header, or None when absent or not a 32-bit count."""
+def count(text: str | None) -> int | None:
+    """A count from a header, or None when absent or not one of 32 bits."""
     if text and text.isascii() and text.isdigit() and len(text) <= 10:
-        count = int(text)
-        return count if count < 1 << 32 else None
+        number = int(text)
+        return number if number < 1 << 32 else None
     return None
 
 

@@ -24,6 +24,8 @@ class Incoming:
     """Address and port that the connection came in at: where this sidecar is a member."""
     peer: str = ""
     on_leg_port: bool = False
+    arrived: float | None = None
+    """When the head came, by the service's clock; None: when it begins to be served."""
     by_name: dict[bytes, list[bytes]] | None = None
     """Values by name in lower case, from a reader that has made it already."""
 
@@ -32,17 +34,24 @@ class Incoming:
         """The target without its query."""
         return self.target.partition("?")[0]
 
+    def first(self, name: bytes) -> bytes | None:
+        """The first value of a field as it was sent. `name` in lower case."""
+        found = self.index.get(name)
+        return None if found is None else found[0]
+
     def values(self, name: str) -> tuple[str, ...]:
         """All values of a field, in order. `name` in lower case."""
-        found = self._index().get(name.encode())
+        found = self.index.get(name.encode())
         return () if found is None else tuple(value.decode("latin-1") for value in found)
 
     def value(self, name: str) -> str | None:
         """The first value of a field."""
-        found = self._index().get(name.encode())
+        found = self.index.get(name.encode())
         return None if found is None else found[0].decode("latin-1")
 
-    def _index(self) -> dict[bytes, list[bytes]]:
+    @property
+    def index(self) -> dict[bytes, list[bytes]]:
+        """Values by name in lower case."""
         index = self.by_name
         if index is None:
             index = self.by_name = {}

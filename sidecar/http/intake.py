@@ -87,7 +87,7 @@ async def without_params(body: bytes, encoding: str, limits: Limits) -> bytes:
     coding = encoding.strip().lower()
     if coding not in {"", "identity"}:
         _check_coded(body, coding, limits)
-    if not _may_hold(body):
+    if not may_hold(body):
         return body
     try:
         if len(body) <= INLINE_BYTES:
@@ -97,7 +97,7 @@ async def without_params(body: bytes, encoding: str, limits: Limits) -> bytes:
         raise LegError(BAD_JSON) from error
 
 
-def _may_hold(body: bytes) -> bool:
+def may_hold(body: bytes) -> bool:
     """Whether some JSON parser could find the name: those of UTF-16 and 32 pass over NULs."""
     return may_name(body.replace(b"\0", b"") if b"\0" in body else body)
 
@@ -115,5 +115,5 @@ def _check_coded(body: bytes, coding: str, limits: Limits) -> None:
         raise LegError(TOO_LARGE)
     if not inflater.eof or inflater.unused_data:  # cut short, or more of it behind
         raise LegError(BAD_ENCODING)
-    if _may_hold(text):
+    if may_hold(text):
         raise LegError(HIDDEN_PARAMS)

@@ -28,16 +28,25 @@ class Measuring:
 
     async def begin(self, request: Incoming, exchange: Exchange, body: bytes) -> bytes:
         """The body as the engine gets it; the exchange is measured from here on, if it counts."""
-        path = request.path
-        if request.method != "POST" or path not in MEASURED:
-            return body
-        if (request.value("content-encoding") or "identity").strip().lower() != "identity":
-            return body
-        of_stream = self.request_usage and api_of(path) is not None
         if len(body) <= INLINE_BYTES:
-            model, extended = _read(body, of_stream)
-        else:
-            model, extended = await asyncio.to_thread(_read, body, of_stream)
+            return self.begin_at_once(request, exchange, body)
+        if not _counts(request):
+            return body
+        read = await asyncio.to_thread(_read, body, self._of_stream(request.path))
+        return self._began(exchange, body, *read)
+
+    def begin_at_once(self, request: Incoming, exchange: Exchange, body: bytes) -> bytes:
+        """The same for a body of `INLINE_BYTES` at most."""
+        if not _counts(request):
+            return body
+        return self._began(exchange, body, *_read(body, self._of_stream(request.path)))
+
+    def _of_stream(self, path: str) -> bool:
+        return self.request_usage and api_of(path) is not None
+
+    def _began(
+        self, exchange: Exchange, body: bytes, model: str | None, extended: bytes | None
+    ) -> bytes:
         name = model if model is not None and model in self.served() else OTHER
         # Who the client is, and how urgent, only the picker knows.
         exchange.measured(self.metrics, (name, name, "", ""), len(body))
@@ -45,6 +54,14 @@ class Measuring:
             return body
         exchange.hides_usage = True
         return extended
+
+
+def _counts(request: Incoming) -> bool:
+    """Whether a model computes the answer to it, and its body can be read."""
+    if request.method != "POST" or request.path not in MEASURED:
+        return False
+    coding = request.first(b"content-encoding")
+    return coding is None or coding.strip().lower() == b"identity"
 
 
 def _read(body: bytes, of_stream: bool) -> tuple[str | None, bytes | None]:

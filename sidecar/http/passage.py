@@ -1,6 +1,6 @@
 """Hands an answer to a client, the engine's or our own, and tells exchange and journal of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sidecar.proxy import Journal, Outcome
 
@@ -16,7 +16,18 @@ _REQUEST_ID = b"x-request-id"
 class Passage:
     """The way of one exchange's answer."""
 
-    __slots__ = ("_client", "_clock", "_exchange", "_journal", "_progress", "_stripped")
+    __slots__ = (
+        "_client",
+        "_clock",
+        "_exchange",
+        "_head",
+        "_journal",
+        "_passing",
+        "_stripped",
+        "moved",
+    )
+    _head: Head
+    _passing: Passing
 
     def __init__(
         self,
@@ -32,7 +43,8 @@ class Passage:
         self._journal = journal
         self._clock = clock
         self._stripped = stripped
-        self._progress: Callable[[], None] = lambda: None
+        self.moved = 0.0
+        """When the last bytes of the answer came."""
 
     @property
     def begun(self) -> bool:
@@ -53,23 +65,54 @@ class Passage:
         A `trusted` caller gets the parameters, too. Raises LegError when the body breaks off,
         ConnectionError when the client has left.
         """
-        self._progress = progress
-        passing = self._passing(head, trusted=trusted)
-        if passing.held is None:
-            await _done(self._begin(head, passing))
+        await _done(self.open(head, trusted=trusted))
         progress()
         if begun:
-            await _done(self._piece(passing, begun))
-        await answer.pump(lambda piece: self._piece(passing, piece))
-        await self._finish(head, passing)
+            await _done(self.take(begun))
+
+        def take(piece: bytes) -> Wait:
+            progress()
+            return self.take(piece)
+
+        await answer.pump(take)
+        await self._close()
 
     async def whole(self, head: Head, body: bytes) -> None:
         """Pass on an answer that is here already. Raises ConnectionError."""
-        passing = self._passing(head, trusted=False)
-        if passing.held is None:
-            await _done(self._begin(head, passing))
-        await _done(self._piece(passing, body))
-        await self._finish(head, passing)
+        await _done(self.open(head))
+        await _done(self.take(body))
+        await self._close()
+
+    # --- step by step; each raises ConnectionError when the client has left
+
+    def open(self, head: Head, *, trusted: bool = False) -> Wait:
+        """The answer begins. The client hears of it now, or once its length is known."""
+        self._head = head
+        passing = self._passing = self._of(head, trusted=trusted)
+        return self._begin() if passing.held is None else None
+
+    def take(self, piece: bytes) -> Wait:
+        """The next bytes of the body."""
+        exchange = self._exchange
+        now = self.moved = self._clock()
+        ttft_s = exchange.piece(piece, now)
+        if ttft_s is not None and exchange.decision_id and exchange.status < 400:
+            self._journal.first_token(exchange.decision_id, ttft_s)
+        out = self._passing.feed(piece)
+        return self._client.write(out) if out else None
+
+    def closing(self) -> Iterator[Wait]:
+        """The body is complete: what is written last, step by step. To be run to its end."""
+        passing = self._passing
+        rest = passing.finish()
+        if passing.stripped:
+            self._stripped()
+        if passing.held is not None:
+            yield self._begin()
+        if rest:
+            yield self._client.write(rest)
+        yield self._client.end()
+        self._exchange.completed()
 
     def refuse(self, refused: Refused, outcome: Outcome = Outcome.ENGINE_ERROR) -> None:
         """The exchange ends with an answer of our own."""
@@ -81,7 +124,11 @@ class Passage:
         self._exchange.outcome = outcome
         self._client.cut()
 
-    def _passing(self, head: Head, *, trusted: bool) -> Passing:
+    async def _close(self) -> None:
+        for wait in self.closing():
+            await _done(wait)
+
+    def _of(self, head: Head, *, trusted: bool) -> Passing:
         exchange = self._exchange
         kind, coding = head.value("content-type"), head.value("content-encoding")
         exchange.answered(head.status, kind, coding)
@@ -94,32 +141,13 @@ class Passage:
             trusted=trusted,
         )
 
-    def _begin(self, head: Head, passing: Passing) -> Wait:
+    def _begin(self) -> Wait:
+        head = self._head
         fields = headers.for_client(head.fields)
         if head.request_id is not None:
             own = head.request_id.encode("latin-1", "replace")
             fields = headers.replaced(fields, _REQUEST_ID, own)
-        return self._client.begin(head.status, head.reason, fields, passing.length)
-
-    def _piece(self, passing: Passing, piece: bytes) -> Wait:
-        exchange = self._exchange
-        ttft_s = exchange.piece(piece, self._clock())
-        if ttft_s is not None and exchange.decision_id and exchange.status < 400:
-            self._journal.first_token(exchange.decision_id, ttft_s)
-        out = passing.feed(piece)
-        self._progress()
-        return self._client.write(out) if out else None
-
-    async def _finish(self, head: Head, passing: Passing) -> None:
-        rest = passing.finish()
-        if passing.stripped:
-            self._stripped()
-        if passing.held is not None:
-            await _done(self._begin(head, passing))
-        if rest:
-            await _done(self._client.write(rest))
-        await _done(self._client.end())
-        self._exchange.completed()
+        return self._client.begin(head.status, head.reason, fields, self._passing.length)
 
 
 async def _done(wait: Wait) -> None:

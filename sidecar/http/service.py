@@ -6,7 +6,7 @@ client's connection is cut, so that it cannot take a part for the whole.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +19,8 @@ from sidecar.transfer.metrics import HandoffMetrics
 from sidecar.transfer.split import Splitter
 
 from . import headers, intake, refusals
-from .client import Call, Client, Upstream
+from .client import Answer, Call, Client, Line, Upstream
+from .direct import Direct, Over, is_plain
 from .exchange import Exchange
 from .idle import Idle
 from .incoming import Incoming
@@ -38,6 +39,8 @@ OUTCOMES = {
     refusals.UPLOAD_STALLED: Outcome.CLIENT_GONE,
 }
 """Every other refusal is an error answer."""
+
+Send = Callable[[Call], Awaitable[Answer]]
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +62,16 @@ class Service:
     store: intake.Store = field(init=False)
     running: set["asyncio.Task[None]"] = field(default_factory=set, init=False)
     """The tasks of exchanges that have begun and not ended."""
+    directs: set[Direct] = field(default_factory=set, init=False)
+    """Those that need no task."""
 
     def __post_init__(self) -> None:
         self.store = intake.Store(self.limits)
+
+    @property
+    def in_flight(self) -> int:
+        """Exchanges that have begun and not ended."""
+        return len(self.running) + len(self.directs)
 
     async def serve(self, client: Client) -> None:
         """Serve one request. Every path of an exchange ends in the journal, exactly once."""
@@ -69,12 +79,18 @@ class Service:
         if incoming.path == "/health" and incoming.method in {"GET", "HEAD"}:
             self._health(client)
             return
-        exchange = Exchange(incoming, self.clock())
+        arrived = incoming.arrived
+        exchange = Exchange(incoming, self.clock() if arrived is None else arrived)
+        await self._in_task(client, exchange, lambda: self._exchange(client, exchange))
+
+    async def _in_task(
+        self, client: Client, exchange: Exchange, work: Callable[[], Awaitable[None]]
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.running.add(task)
         try:
-            await self._exchange(client, exchange)
+            await work()
         except ConnectionError:  # the client's connection broke while we wrote to it
             exchange.outcome = Outcome.CLIENT_GONE
             raise
@@ -88,6 +104,8 @@ class Service:
 
     async def cut(self, within_s: float) -> None:
         """End all that is in flight: what outlives its client, to free another engine's blocks."""
+        for direct in tuple(self.directs):
+            direct.cancel()
         left = self.running - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -112,14 +130,12 @@ class Service:
             raise LegError(refusals.BAD_EXPECT)
         if incoming.length is not None and incoming.length > self.limits.max_body_bytes:
             raise LegError(refusals.TOO_LARGE)
-        if len(self.running) > self.limits.max_in_flight:
+        if self.in_flight > self.limits.max_in_flight:
             raise LegError(refusals.TOO_MANY)
 
     async def _exchange(self, client: Client, exchange: Exchange) -> None:
         incoming = client.incoming
-        passage = Passage(
-            client, exchange, self.journal, self.clock, lambda: self._stripped("answer")
-        )
+        passage = self._passage(client, exchange)
         try:
             self._check(incoming)
             is_leg = self._judge(incoming)
@@ -138,7 +154,10 @@ class Service:
                         return
                 await self._relay(client, passage, body, trusted=is_leg)
         except LegError as error:
-            self._failed(passage, error.refused)
+            self.failed(passage, error.refused)
+
+    def _passage(self, client: Client, exchange: Exchange) -> Passage:
+        return Passage(client, exchange, self.journal, self.clock, self._answer_stripped)
 
     async def _continue_if_asked(self, client: Client) -> None:
         """Meet `Expect: 100-continue` ourselves: an engine that ignores it must not stall it."""
@@ -187,6 +206,9 @@ class Service:
             self._stripped("request")
         return cleaned
 
+    def _answer_stripped(self) -> None:
+        self._stripped("answer")
+
     def _stripped(self, direction: str) -> None:
         self.metrics.stripped.labels(direction).inc()
 
@@ -196,10 +218,20 @@ class Service:
         self, client: Client, passage: Passage, body: bytes | None, *, trusted: bool
     ) -> None:
         """Let the local engine serve it. Without `body`, the request's own passes as it comes."""
+        upload: Upload | Content | None = None
         idle = Idle(self.limits.idle_timeout_s, self.limits.total_timeout_s)
+        if client.incoming.has_body:
+            upload = Upload(client, self.limits, idle.touch) if body is None else Content(body)
+        call = self._call(client.incoming, upload)
+        await self._sent(passage, call, self.upstream.send, idle, trusted=trusted)
+
+    async def _sent(
+        self, passage: Passage, call: Call, send: Send, idle: Idle, *, trusted: bool = False
+    ) -> None:
+        """Send it, and pass the answer on."""
         try:
             with idle:
-                answer = await self.upstream.send(self._call(client, body, idle.touch))
+                answer = await send(call)
                 try:
                     head = answer.head
                     if head.status < 200 or not headers.is_fit(head.fields):
@@ -211,16 +243,71 @@ class Service:
             late = refusals.TOO_LONG if idle.too_long else refusals.ENGINE_SILENT
             raise LegError(late) from error
 
-    def _call(self, client: Client, body: bytes | None, progress: Callable[[], None]) -> Call:
-        incoming = client.incoming
-        upload: Upload | Content | None = None
-        if incoming.has_body:
-            upload = Upload(client, self.limits, progress) if body is None else Content(body)
-        length = len(body) if incoming.has_body and body is not None else None
+    def _call(self, incoming: Incoming, upload: Upload | Content | None) -> Call:
+        length = len(upload.body) if isinstance(upload, Content) else None
         fields = headers.for_engine(incoming.fields, length)
         return Call(incoming.method, incoming.target, fields, upload)
 
-    def _failed(self, passage: Passage, refused: Refused) -> None:
+    # --- the plain way without a task; see `direct`
+
+    def direct(
+        self, client: Client, body: bytes, line: Callable[[], Line | None], over: Over
+    ) -> Direct | None:
+        """Begin to serve a request whose body is here; None where only `serve` can.
+
+        `line` gives an idle connection to the engine if there is one.
+        """
+        incoming, size = client.incoming, len(body)
+        limits, held = self.limits, self.store.held_bytes
+        if (
+            not is_plain(incoming)
+            or size > min(intake.INLINE_BYTES, limits.max_body_bytes, limits.max_held_bytes - held)
+            or self.in_flight >= limits.max_in_flight
+            or intake.may_hold(body)
+        ):
+            return None
+        found = line()
+        if found is None:
+            return None
+        now = self.clock()
+        exchange = Exchange(incoming, now if incoming.arrived is None else incoming.arrived)
+        body = self.measuring.begin_at_once(incoming, exchange, body)
+        passage = self._passage(client, exchange)
+        call = self._call(incoming, Content(body) if incoming.has_body else None)
+        direct = Direct(self, client, exchange, passage, call, size=size, began=now, over=over)
+        self.directs.add(direct)
+        self.store.held_bytes += size
+        direct.ask(found)
+        return direct
+
+    def left(self, direct: Direct) -> None:
+        self._let_go(direct)
+        self.journal.ended(direct.exchange.ended(self.clock()))
+
+    def _let_go(self, direct: Direct) -> None:
+        self.directs.discard(direct)
+        self.store.held_bytes -= direct.size
+
+    def again(self, direct: Direct) -> Coroutine[None, None, None]:
+        self._let_go(direct)
+        return self._in_task(direct.client, direct.exchange, lambda: self._repeat(direct))
+
+    async def _repeat(self, direct: Direct) -> None:
+        idle = Idle(self.limits.idle_timeout_s, self.limits.total_timeout_s)
+        try:
+            with self.store.share() as held:
+                held.grow(direct.size)
+                await self._sent(direct.passage, direct.call, self.upstream.send_again, idle)
+        except LegError as error:
+            self.failed(direct.passage, error.refused)
+
+    def sweep(self) -> None:
+        """Give up what takes too long; called from time to time by a shell with directs."""
+        now, limits = self.clock(), self.limits
+        for direct in tuple(self.directs):
+            direct.sweep(now, limits.idle_timeout_s, limits.total_timeout_s)
+
+    def failed(self, passage: Passage, refused: Refused) -> None:
         """The exchange cannot go on: an answer of our own if there is none yet, else a cut."""
         if refused is refusals.ENGINE_ABSENT:
             self.journal.engine_refused()

@@ -25,7 +25,7 @@ class AiohttpRelay:
 
     @property
     def in_flight(self) -> int:
-        return len(self._service.running)
+        return self._service.in_flight
 
     @property
     def held_bytes(self) -> int:

@@ -53,12 +53,15 @@ class AiohttpUpstream:
             repeatable = call.upload is None or call.upload.repeatable
             if error.refused is not ENGINE_LOST or made.fresh or not repeatable:
                 raise
-        self.repeats += 1
         await asyncio.sleep(0)  # lets the first attempt's writer leave the upload
-        return await self._attempt(self._fresh, self._engine, call, made)
+        return await self.send_again(call)
 
     async def send_once(self, call: Call) -> "AiohttpAnswer":
         return await self._attempt(self._fresh, self._engine, call, SimpleNamespace())
+
+    async def send_again(self, call: Call) -> "AiohttpAnswer":
+        self.repeats += 1
+        return await self.send_once(call)
 
     async def send_to(self, target: Target, call: Call) -> "AiohttpAnswer":
         return await self._attempt(self._pooled, target, call, SimpleNamespace())

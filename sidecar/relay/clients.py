@@ -12,12 +12,15 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Coroutine
 from typing import Protocol, cast
 
 from sidecar.guard import address
 from sidecar.http import refusals
 from sidecar.http.client import Client, Wait
+from sidecar.http.direct import Direct, Over
 from sidecar.http.incoming import Incoming
+from sidecar.http.intake import INLINE_BYTES
 from sidecar.http.refusals import Refused
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
@@ -47,8 +50,14 @@ class House(Protocol):
 
     def date(self) -> bytes: ...
 
-    def serve(self, client: Client) -> "asyncio.Task[None]":
-        """Begin to serve a request."""
+    def arrived(self) -> float:
+        """The service's time."""
+
+    def serve(self, client: Client) -> Coroutine[None, None, None]:
+        """What a task has to do to serve a request."""
+
+    def direct(self, client: Client, body: bytes, over: Over) -> Direct | None:
+        """Begin to serve a request whose body is here; None where only a task can."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -62,7 +71,8 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[Event] = deque()
         self._ahead = b""  # bytes behind the queue that were not looked at
         self._turn: Turn | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # serves the turn, or else
+        self._direct: Direct | None = None  # this does, or nobody yet: its body is still coming
         self._drained: asyncio.Future[None] | None = None
         self._reading = True
         self._full = False  # the body's reader is behind
@@ -106,8 +116,11 @@ class ClientConnection(asyncio.Protocol):
         self._ahead = b""
         if self._turn is not None:
             self._turn.fail(ConnectionResetError("the client has left"))
-        if self._task is not None:
-            self._task.cancel()
+            self._need_task()  # whatever has begun is told of
+        if self._direct is not None:
+            self._direct.cancel()
+        elif self._task is not None:
+            self._house.loop.call_soon(self._task.cancel)  # not before it has begun
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -146,6 +159,9 @@ class ClientConnection(asyncio.Protocol):
         elif event is END:
             if turn is not None:
                 turn.finish()
+                if self._task is None:
+                    self._direct = self._house.direct(turn, turn.whole(), self._over)
+                    self._need_task()
         elif isinstance(event, Broken):
             self._broken(event.refused)
 
@@ -160,16 +176,36 @@ class ClientConnection(asyncio.Protocol):
             at=self._at,
             peer=self._peer,
             on_leg_port=self._on_leg_port,
+            arrived=self._house.arrived(),
             by_name=head.by_name,
         )
         self._turn = Turn(self, incoming, keeps=head.keep_alive)
-        self._task = self._house.serve(self._turn)
+        short = head.length is not None and head.length <= INLINE_BYTES
+        if (head.has_body and not short) or b"expect" in head.by_name:
+            self._need_task()
+
+    def _need_task(self) -> None:
+        """The turn is a task's, unless it is somebody's already."""
+        if self._turn is not None and self._direct is None and self._task is None:
+            self._run(self._house.serve(self._turn))
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        self._task = self._house.loop.create_task(work)
         self._task.add_done_callback(self._served)
+
+    def _over(self, rest: Coroutine[None, None, None] | None) -> None:
+        """No task was needed, or is from here on."""
+        self._direct = None
+        if rest is None:
+            self._end_turn()
+        else:
+            self._run(rest)
 
     def _broken(self, refused: Refused) -> None:
         """There is no further request on this connection."""
         if self._turn is not None:
             self._turn.fail(ConnectionResetError("the framing of the body broke"))
+            self._need_task()
             return
         self._refuse(refused)
 
@@ -182,12 +218,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _served(self, task: "asyncio.Task[None]") -> None:
         """The exchange is over, however it ended."""
-        turn, self._turn, self._task = self._turn, None, None
+        self._task = None
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ConnectionError):
             self._house.loop.call_exception_handler(
                 {"message": "serving a request failed", "exception": error}
             )
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        turn, self._turn = self._turn, None
         if self.lost or self._closing or turn is None:
             return
         if not turn.ended:
@@ -244,6 +284,7 @@ class ClientConnection(asyncio.Protocol):
         """Give up what takes too long; called from time to time."""
         turn = self._turn
         if turn is not None and not self._closing:
+            self._need_task()  # its body takes its time
             if not turn.waits:
                 turn.deadline = NEVER
             elif turn.deadline == NEVER:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
-from sidecar.http.client import Call, Head, Take, Wait
+from sidecar.http.client import Call, Head, Listener, Take, Wait
 from sidecar.http.refusals import ENGINE_GARBLED, ENGINE_LOST, LegError
 from sidecar.http.upload import Content, Upload
 from sidecar.proxy import Limits
@@ -25,6 +25,8 @@ from .requests import END
 
 HELD = 256 << 10
 """Bytes of an answer that wait for whoever takes them before the engine is not read on."""
+JOINED = 64 << 10
+"""Up to here a body is copied behind its head, which costs less than a second buffer."""
 
 
 class EngineAnswer:
@@ -167,7 +169,7 @@ class EngineConnection(asyncio.Protocol):
         self._spare = spare
         self._gone = gone
         self._reader: AnswerReader | None = None
-        self._answer: EngineAnswer | None = None
+        self._answer: Listener | None = None
         self._sending: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._reading = True
@@ -183,8 +185,19 @@ class EngineConnection(asyncio.Protocol):
 
     async def ask(self, call: Call) -> EngineAnswer:
         """Send a request and wait for the head of its answer. Raises LegError."""
+        answer = EngineAnswer(self)
+        self.ask_for(answer, call)
+        try:
+            await answer.headed()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def ask_for(self, listener: Listener, call: Call) -> None:
+        """Send a request, and tell `listener` what comes."""
         self._reader = AnswerReader(self._limits, method=call.method)
-        answer = self._answer = EngineAnswer(self)
+        self._answer = listener
         upload = call.upload
         chunked = isinstance(upload, Upload) and not any(
             name.lower() == b"content-length" for name, _ in call.fields
@@ -192,19 +205,15 @@ class EngineConnection(asyncio.Protocol):
         head = framing.request_head(
             call.method, call.target, call.fields, host=str(self.to), chunked=chunked
         )
-        if isinstance(upload, Content):
+        if isinstance(upload, Content) and len(upload.body) > JOINED:
             self._transport.writelines((head, upload.body))
+        elif isinstance(upload, Content):
+            self._transport.write(head + upload.body)
         else:
             self._transport.write(head)
         if isinstance(upload, Upload):
             loop = asyncio.get_running_loop()
-            self._sending = loop.create_task(self._send(upload, answer, chunked=chunked))
-        try:
-            await answer.headed()
-        except BaseException:
-            answer.close()
-            raise
-        return answer
+            self._sending = loop.create_task(self._send(upload, listener, chunked=chunked))
 
     def drop(self) -> None:
         """End the connection at once."""
@@ -233,7 +242,12 @@ class EngineConnection(asyncio.Protocol):
             self._transport.abort()  # nobody asked
             return
         for event in reader.feed(data):
-            self._tell(answer, event, headed=reader.headed)
+            if type(event) is bytes:
+                answer.piece(event)
+            else:
+                self._tell(answer, event, headed=reader.headed)
+            if self._answer is not answer:
+                return  # its listener has had enough
         if reader.over:
             self._settle(reader)
 
@@ -264,14 +278,17 @@ class EngineConnection(asyncio.Protocol):
 
     # ---
 
-    def _tell(self, answer: EngineAnswer, event: Event, *, headed: bool) -> None:
-        if type(event) is bytes:
-            answer.piece(event)
-        elif isinstance(event, Head):
+    def _tell(self, answer: Listener, event: Event, *, headed: bool) -> None:
+        if isinstance(event, Head):
             answer.begin(event)
         elif event is not END:
-            answer.fail(LegError(ENGINE_LOST if headed else ENGINE_GARBLED))
-            answer.close()
+            self._give_up(answer, LegError(ENGINE_LOST if headed else ENGINE_GARBLED))
+
+    def _give_up(self, answer: Listener, error: LegError) -> None:
+        """The answer will not be complete, and the connection is of no use any more."""
+        if self._answer is answer:
+            self.drop()
+            answer.fail(error)
 
     def _settle(self, reader: AnswerReader) -> None:
         """The answer is over: keep the connection if it can carry another one."""
@@ -279,16 +296,15 @@ class EngineConnection(asyncio.Protocol):
         if answer is None:
             return  # it was dropped
         sent = self._sending is None or self._sending.done()
-        reusable = reader.reusable and sent and not self._transport.is_closing()
-        answer.end()
-        if not reusable:
+        if reader.reusable and sent and not self._transport.is_closing():
+            self._sending = None
+            self.read_on(True)
+            self._spare(self)
+        else:
             self.drop()
-            return
-        self._sending = None
-        self.read_on(True)
-        self._spare(self)
+        answer.end()
 
-    async def _send(self, upload: Upload, answer: EngineAnswer, *, chunked: bool) -> None:
+    async def _send(self, upload: Upload, answer: Listener, *, chunked: bool) -> None:
         """Send a body as it comes from the client."""
         try:
             async for piece in upload.pieces():
@@ -297,8 +313,7 @@ class EngineConnection(asyncio.Protocol):
                 if self._drained is not None:
                     await asyncio.shield(self._drained)
         except LegError as error:  # the client's fault: this request ends nowhere
-            answer.fail(error)
-            answer.close()
+            self._give_up(answer, error)
             return
         if chunked:
             self._transport.write(framing.LAST_CHUNK)

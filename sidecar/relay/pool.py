@@ -56,11 +56,19 @@ class Engines:
                 repeatable = call.upload is None or call.upload.repeatable
                 if error.refused is not ENGINE_LOST or not kept.silent or not repeatable:
                     raise
-            self.repeats += 1
+            return await self.send_again(call)
         return await self.send_once(call)
 
     async def send_once(self, call: Call) -> EngineAnswer:
         return await (await self._connect(self._engine)).ask(call)
+
+    async def send_again(self, call: Call) -> EngineAnswer:
+        self.repeats += 1
+        return await self.send_once(call)
+
+    def line(self) -> EngineConnection | None:
+        """A spare connection to the engine; whoever gets it asks for something on it."""
+        return self._kept(self._engine)
 
     async def send_to(self, target: Target, call: Call) -> EngineAnswer:
         kept = self._kept(target)

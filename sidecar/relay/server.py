@@ -1,10 +1,11 @@
 """The relay as a whole: listens, bounds the connections, and keeps the time for all of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 
 from sidecar.http.client import Client
+from sidecar.http.direct import Direct, Over
 from sidecar.http.service import Service
 from sidecar.proxy import Limits, Listen
 
@@ -38,7 +39,7 @@ class OwnRelay:
 
     @property
     def in_flight(self) -> int:
-        return len(self._service.running)
+        return self._service.in_flight
 
     @property
     def held_bytes(self) -> int:
@@ -98,8 +99,14 @@ class OwnRelay:
     def leave(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
 
-    def serve(self, client: Client) -> "asyncio.Task[None]":
-        return self.loop.create_task(self._service.serve(client))
+    def arrived(self) -> float:
+        return self._service.clock()
+
+    def serve(self, client: Client) -> Coroutine[None, None, None]:
+        return self._service.serve(client)
+
+    def direct(self, client: Client, body: bytes, over: Over) -> Direct | None:
+        return self._service.direct(client, body, self._engines.line, over)
 
     def date(self) -> bytes:
         now = int(self._wall_s())
@@ -112,8 +119,10 @@ class OwnRelay:
         for connection in tuple(self._open):
             connection.sweep(now)
         self._engines.sweep(now)
+        self._service.sweep()
         limits = self.limits
         shortest = min(
-            limits.head_timeout_s, limits.upload_idle_s, limits.flush_s, limits.engine_keepalive_s
+            *(limits.head_timeout_s, limits.upload_idle_s, limits.flush_s),
+            *(limits.engine_keepalive_s, limits.idle_timeout_s, limits.total_timeout_s),
         )
         self._sweeping = self.loop.call_later(min(SWEEP_S, shortest / 4), self._sweep)

@@ -94,6 +94,15 @@ class Turn:
         self._error = error
         self._wake()
 
+    def whole(self) -> bytes:
+        """All of a short body that is here; `readany` gives it once more."""
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        if len(pieces) > 1:
+            self._pieces = pieces = deque((b"".join(pieces),))
+        return pieces[0]
+
     async def readany(self) -> bytes:
         while not self._pieces:
             if self.complete:
