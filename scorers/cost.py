@@ -58,4 +58,4 @@ class CostScorer(CostRules):
 
     def score(self, request: Request, candidates: Candidates, /) -> Column:
         seconds = cost(request, candidates, self).total
-        return 1.0 / (1.0 + seconds / self.scale_seconds)
+        return self.scale_seconds / (self.scale_seconds + seconds)

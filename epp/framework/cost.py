@@ -34,7 +34,7 @@ slower than the fastest candidate: a bad measurement is tried again before it st
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite, isnan
 
 import numpy as np
@@ -80,32 +80,45 @@ class CostRules:
                 raise ValueError(f"{_spelled(name)} must be finite and at least 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+PARTS = ("wait", "compute", "transfer", "stall", "slowdown", "pressure", "crowding", "herd")
+"""What a cost is the sum of. The first four come of computing the prompt there, the rest of writing
+the answer there."""
+_OF_PROMPT = 4
+
+
 class Cost:
-    """Seconds at each candidate, in their order; finite, never below 0. See the module."""
+    """Seconds at each candidate, in their order; finite, never below 0. See the module.
+
+    One array with a row for each of `PARTS`, 0 until it is written, so that a sum is one step.
+    """
+
+    __slots__ = ("_seconds", *PARTS)
 
     wait: Column
     compute: Column
-    slowdown: Column
-    pressure: Column
     transfer: Column
     stall: Column
+    slowdown: Column
+    pressure: Column
     crowding: Column
     herd: Column
 
+    def __init__(self, candidates: int) -> None:
+        self._seconds = seconds = np.zeros((len(PARTS), candidates))
+        self.wait, self.compute, self.transfer, self.stall = seconds[:_OF_PROMPT]
+        self.slowdown, self.pressure, self.crowding, self.herd = seconds[_OF_PROMPT:]
+
     @property
     def prompt(self) -> Column:
-        """What comes of computing the prompt there; the rest comes of writing the answer there."""
-        return np.minimum(self.wait + self.compute + self.transfer + self.stall, _MOST_S)
+        return np.minimum(np.add.reduce(self._seconds[:_OF_PROMPT]), _MOST_S)
 
     @property
     def total(self) -> Column:
-        answer = self.slowdown + self.pressure + self.crowding + self.herd
-        return np.minimum(self.prompt + answer, _MOST_S)
+        return np.minimum(np.add.reduce(self._seconds), _MOST_S)
 
     def parts(self, row: int) -> dict[str, float]:
         """One candidate's seconds by their names."""
-        return {field.name: float(getattr(self, field.name)[row]) for field in fields(self)}
+        return dict(zip(PARTS, self._seconds[:, row].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,37 +194,33 @@ def _answer(request: Request, rules: CostRules) -> int:
 
 
 def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _Engines) -> Cost:
+    found = Cost(len(candidates))
+    speed = engines.prefill_speed
     credited = candidates.column("credited_tokens")
     lacks = np.maximum(request.prompt_tokens - credited, 0.0)
-    compute = lacks / engines.prefill_speed
-    weight = rules.coming + rules.harm * engines.answering
     foreign = np.maximum(engines.waiting - engines.pending, 0.0)
     ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
-    none = np.zeros(len(candidates))
+    weight = rules.coming + rules.harm * engines.answering
     answer = _answer(request, rules)
-    slowdown = crowding = none
+    np.divide(ahead, speed, found.wait)
+    np.divide(lacks, speed, found.compute)
+    np.multiply(weight, found.compute, found.stall)
     if answer > 0:
         block_s = candidates.column("decode_s_per_block")
         held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
         crowd = engines.busy * held
-        growth = engines.busy * engines.step_s * rules.batch_growth
-        slowdown = answer * (growth + block_s * np.maximum(engines.in_use, crowd))
-        crowding = (rules.harm * answer) * (growth + block_s * crowd)
-    return Cost(
-        wait=ahead / engines.prefill_speed,
-        compute=compute,
-        slowdown=slowdown,
-        pressure=_pressure(engines, (lacks + answer) / engines.block_tokens, rules),
-        transfer=none if request.peer is None else _transfer(request, request.peer, candidates),
-        stall=weight * compute,
-        crowding=crowding,
-        herd=none
-        if not request.twins
-        else _beyond(request.twins, candidates, rules)
-        * (1.0 + weight)
-        * np.minimum(credited, request.prompt_tokens)
-        / engines.prefill_speed,
-    )
+        growth = engines.busy * (engines.step_s * rules.batch_growth)
+        read_s = block_s * np.maximum(engines.in_use, crowd)
+        np.multiply(growth + read_s, answer, found.slowdown)
+        np.multiply(growth + block_s * crowd, rules.harm * answer, found.crowding)
+    _press(engines, (lacks + answer) / engines.block_tokens, rules, out=found.pressure)
+    if request.peer is not None:
+        found.transfer[:] = _transfer(request, request.peer, candidates)
+    if request.twins:
+        saved = np.minimum(credited, request.prompt_tokens) / speed
+        beyond = _beyond(request.twins, candidates, rules)
+        np.multiply(beyond, (1.0 + weight) * saved, found.herd)
+    return found
 
 
 def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: CostRules) -> Column:
@@ -222,13 +231,13 @@ def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: Cost
     return np.maximum(given + 1.0 - max(float(rules.few_twins), fair), 0.0)
 
 
-def _pressure(engines: _Engines, wanted: Column, rules: CostRules) -> Column:
+def _press(engines: _Engines, wanted: Column, rules: CostRules, *, out: Column) -> None:
     """Seconds until the blocks that this request lacks have been given back."""
-    short = np.maximum(engines.in_use + wanted - engines.blocks, 0.0)
-    if not np.maximum.reduce(short, initial=0.0):
-        return short
-    answer_s = rules.answer_tokens * engines.step_s
-    return answer_s * short / np.maximum(engines.blocks, 1.0)
+    short = engines.in_use + wanted - engines.blocks
+    if _most(short) > 0.0:
+        answer_s = rules.answer_tokens * engines.step_s
+        blocks = np.maximum(engines.blocks, 1.0)
+        np.divide(answer_s * np.maximum(short, 0.0), blocks, out)
 
 
 def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Column:
@@ -243,7 +252,7 @@ def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) 
     nothing to do no slower than the limit. `faster` gives the faster of two."""
     if not len(measured):
         return measured
-    lowest, highest = float(np.minimum.reduce(measured)), float(np.maximum.reduce(measured))
+    lowest, highest = measured.item(measured.argmin()), _most(measured)
     if lowest == highest:
         return measured
     half, alike = len(measured) // 2, rules.alike
@@ -255,6 +264,11 @@ def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) 
         return drawn
     limit = most / rules.slowest if faster is np.maximum else least * rules.slowest
     return np.where(idle, faster(drawn, limit), drawn)
+
+
+def _most(column: Column) -> float:
+    """The largest number, 0 of none. Takes a third of what numpy's own reduction takes."""
+    return column.item(column.argmax()) if len(column) else 0.0
 
 
 def _known(column: Column, else_all: float) -> Column:
