@@ -141,6 +141,42 @@ def sidecar(
     p2p_port: Annotated[
         int, typer.Option(help="Where engines fetch from each other (offloading).")
     ] = 7777,
+    tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate chain; the ports then speak TLS only.")
+    ] = None,
+    tls_key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    tls_client_ca_file: Annotated[
+        Path | None, typer.Option(help="Who signs the certificates that clients must show.")
+    ] = None,
+    engine_tls_ca_file: Annotated[
+        Path | None, typer.Option(help="Who signs that of an https engine (default: the system's).")
+    ] = None,
+    engine_tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate chain that the engine is shown.")
+    ] = None,
+    engine_tls_key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    engine_tls_name: Annotated[
+        str | None, typer.Option(help="Name in the engine's certificate (default: the URL's host).")
+    ] = None,
+    engine_tls_insecure: Annotated[
+        bool, typer.Option("--engine-tls-insecure", help="Believe whoever answers as the engine.")
+    ] = False,
+    leg_tls: Annotated[
+        bool, typer.Option("--leg-tls", help="Speak TLS to other sidecars.")
+    ] = False,
+    leg_tls_ca_file: Annotated[
+        Path | None, typer.Option(help="Who signs their certificates (default: the system's).")
+    ] = None,
+    leg_tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate chain that they are shown.")
+    ] = None,
+    leg_tls_key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    leg_tls_name: Annotated[
+        str | None, typer.Option(help="Name in all their certificates (default: each its address).")
+    ] = None,
+    leg_tls_insecure: Annotated[
+        bool, typer.Option("--leg-tls-insecure", help="Believe whoever answers as a sidecar.")
+    ] = False,
     on_prefill_failure: Annotated[
         OnFailure | None,
         typer.Option(
@@ -217,6 +253,20 @@ def sidecar(
         "connector": connector,
         "bootstrap_port": bootstrap_port,
         "p2p_port": p2p_port,
+        "tls_cert_file": tls_cert_file,
+        "tls_key_file": tls_key_file,
+        "tls_client_ca_file": tls_client_ca_file,
+        "engine_tls_ca_file": engine_tls_ca_file,
+        "engine_tls_cert_file": engine_tls_cert_file,
+        "engine_tls_key_file": engine_tls_key_file,
+        "engine_tls_name": engine_tls_name,
+        "engine_tls_insecure": engine_tls_insecure,
+        "leg_tls": leg_tls,
+        "leg_tls_ca_file": leg_tls_ca_file,
+        "leg_tls_cert_file": leg_tls_cert_file,
+        "leg_tls_key_file": leg_tls_key_file,
+        "leg_tls_name": leg_tls_name,
+        "leg_tls_insecure": leg_tls_insecure,
         "on_prefill_failure": on_prefill_failure,
         "on_pull_failure": on_pull_failure,
         "prefill_timeout_s": prefill_timeout,

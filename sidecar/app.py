@@ -11,6 +11,8 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -30,7 +32,16 @@ from .state.following import Following
 from .state.publisher import Publisher
 from .state.reporter import Reporter
 from .state.wiring import following_of, mirror_of
-from .wiring import Clocks, door_of, followed, relay_of, say_whether_legs_are_on, trust_of
+from .transfer.files import Followed
+from .trust.certificates import Certificates
+from .wiring import (
+    Clocks,
+    door_of,
+    followed,
+    relay_of,
+    say_whether_legs_are_on,
+    trust_of,
+)
 
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
@@ -115,13 +126,21 @@ class Sidecar:
         )
         self.metrics = Metrics()
         self.reporter = Reporter(self.metrics, mirror_of(settings, clock))
-        self.engine = EngineWatch(settings, self.reporter, clock=clock, wall_ms=wall_ms)
+        self.certificates = Certificates.of(settings)
+        self.engine = EngineWatch(
+            settings,
+            self.reporter,
+            clock=clock,
+            wall_ms=wall_ms,
+            tls=self.certificates.outward.engine,
+        )
         self.door = door_of(settings)
         self.trust = trust_of(settings, self.door.guard, self.metrics.handoff)
         self._relay = relay_of(
             settings,
             self.door,
             self.trust,
+            self.certificates,
             journal=self.reporter,
             refusing=self.reporter.not_ready,
             metrics=self.metrics.handoff,
@@ -173,7 +192,8 @@ class Sidecar:
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
                 files = followed(self._settings, self.door, self.trust, self.port)
-                watch += [tg.create_task(self._supervise(*one)) for one in files.items()]
+                for name, file in (files | self.certificates.followed()).items():
+                    watch.append(tg.create_task(self._supervise(name, partial(self._keep, file))))
                 writing = tg.create_task(self._supervise("publisher", publisher.run))
                 log.info("sidecar listens", port=self.port, metrics_port=self.metrics_port)
                 try:
@@ -221,6 +241,11 @@ class Sidecar:
         they wait in the socket's own queue."""
         self._following = following_of(self._settings, self.reporter)
         await self._following.run(self.engine.model_known, self._recalled)
+
+    async def _keep(self, file: Followed[Any]) -> None:
+        """Keep to what a file says."""
+        interval_s = self._settings.endpoints_interval_s
+        await file.run(interval_s, self.metrics.files_refused.inc)
 
     async def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """A background task that fails is counted and started again; requests pass meanwhile."""

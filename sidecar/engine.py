@@ -7,9 +7,8 @@ decides what to do about it.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -19,9 +18,11 @@ from epp.framework import EngineNames
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
+from .http.client import engine_at
 from .reference.upstream import refuses
 from .settings import SidecarSettings
 from .state.life import Life
+from .trust.tls import ClientTls
 
 MAX_PAGE = 8 << 20
 MAX_MODELS_BODY = 1 << 20
@@ -66,7 +67,9 @@ class EngineWatch:
         *,
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._settings = settings
         self._names = settings.engine_names
         self._watcher = watcher
@@ -119,6 +122,14 @@ class EngineWatch:
             tg.create_task(self._watch_metrics(session))
             tg.create_task(self._watch_connection())
 
+    def _get(
+        self, session: aiohttp.ClientSession, path: str
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        tls = self._tls
+        if tls is None:
+            return session.get(path)
+        return session.get(path, ssl=tls.current, server_hostname=tls.files.name)
+
     async def _watch_health(self, session: aiohttp.ClientSession) -> None:
         while True:
             self._suspect.clear()
@@ -130,7 +141,7 @@ class EngineWatch:
 
     async def _check_health(self, session: aiohttp.ClientSession) -> None:
         try:
-            async with session.get("/health") as response:
+            async with self._get(session, "/health") as response:
                 ready = response.status == 200
         except (aiohttp.ClientError, TimeoutError) as error:
             if refuses(error):
@@ -168,7 +179,7 @@ class EngineWatch:
 
     async def _ask_models(self, session: aiohttp.ClientSession) -> None:
         try:
-            async with session.get("/v1/models") as response:
+            async with self._get(session, "/v1/models") as response:
                 body = await response.content.read(MAX_MODELS_BODY)
                 models = _models(body) if response.status == 200 else []
         except (aiohttp.ClientError, TimeoutError):
@@ -195,7 +206,7 @@ class EngineWatch:
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
         try:
-            async with session.get(self._names.page) as response:
+            async with self._get(session, self._names.page) as response:
                 page = await _page(response, self._names)
         except (aiohttp.ClientError, PageError, TimeoutError):
             if self.life.start_ms:
@@ -209,12 +220,12 @@ class EngineWatch:
 
     async def _watch_connection(self) -> None:
         """Hold an idle connection: the kernel ends it at the moment at which the engine dies."""
-        parts = urlsplit(self._settings.engine_url)
+        engine = engine_at(self._settings.engine_url)
         pause = REDIAL_S
         while True:
             dialled = self._clock()
             try:
-                reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+                reader, writer = await asyncio.open_connection(engine.host, engine.port)
             except OSError:
                 await asyncio.sleep(REDIAL_S)
                 continue

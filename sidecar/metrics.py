@@ -108,6 +108,11 @@ class Metrics:
         self.task_failures = declared.counter(
             "task_failures", "Background tasks that failed and were started again.", "task"
         )
+        self.files_refused = declared.counter(
+            "files_refused",
+            "Files of keys, members or certificates that could not be used when they were read "
+            "again: what they said before holds.",
+        )
 
     def rows(self) -> list[Row]:
         """All of them, as documented."""

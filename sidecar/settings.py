@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from epp.framework import EngineNames, PoolId
 from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
@@ -12,6 +12,7 @@ from epp.framework.plugins import yaml_name
 
 from .connectors import Connector, Ports
 from .transfer.steps import Fallback, HandoffPolicy
+from .trust.settings import TlsSettings
 
 Kind = Literal["own", "aiohttp"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -25,10 +26,8 @@ STATE_SCHEMES = (
 )
 
 
-class SidecarSettings(BaseModel):
+class SidecarSettings(TlsSettings):
     """Everything that one sidecar needs to know. Immutable; unknown names are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     pool: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^|\s]+$")]
     """Pool of the engine, as the picker names it."""
@@ -228,9 +227,13 @@ class SidecarSettings(BaseModel):
 
     @field_validator("engine_url")
     @classmethod
-    def _engine_is_plain_http(cls, url: str) -> str:
+    def _engine_is_http(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.username is not None:
+        if (
+            parts.scheme not in {"http", "https"}
+            or not parts.hostname
+            or parts.username is not None
+        ):
             raise ValueError("must look like http://127.0.0.1:8200")
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError("must have no path: the request's own target is passed on unchanged")

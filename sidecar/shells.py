@@ -6,17 +6,18 @@ from .http.client import Upstream
 from .http.service import Service
 from .proxy import Limits, Listen, Relay
 from .settings import Kind
+from .trust.tls import PLAIN, Outward
 
 
-def upstream_of(kind: Kind, engine_url: str, limits: Limits) -> Upstream:
+def upstream_of(kind: Kind, engine_url: str, limits: Limits, tls: Outward = PLAIN) -> Upstream:
     """The way to engines that belongs to this kind of relay."""
     if kind == "own":
         from .relay.pool import Engines
 
-        return Engines(engine_url, limits)
+        return Engines(engine_url, limits, tls)
     from .reference.upstream import AiohttpUpstream
 
-    return AiohttpUpstream(engine_url, limits)
+    return AiohttpUpstream(engine_url, limits, tls)
 
 
 def shell_of(kind: Kind, listen: Listen, service: Service) -> Relay:

@@ -1,8 +1,10 @@
 """Builds the relay of one sidecar and all that legs of handoffs need, from its settings."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -17,11 +19,12 @@ from .proxy import Journal, Limits, Listen, Readiness, Relay
 from .settings import SidecarSettings
 from .shells import shell_of, upstream_of
 from .transfer.door import Door
-from .transfer.files import follow, read_endpoints, read_leg_keys, read_seal_keys
+from .transfer.files import Followed, read_endpoints, read_leg_keys, read_seal_keys
 from .transfer.job import Tools
 from .transfer.legs import LegKeys
 from .transfer.metrics import HandoffMetrics
 from .transfer.split import Splitter
+from .trust.certificates import Certificates
 from .trust.named import Trust
 
 log = structlog.get_logger(__name__)
@@ -66,10 +69,9 @@ def trust_of(settings: SidecarSettings, guard: Guard, metrics: HandoffMetrics) -
 
 def followed(
     settings: SidecarSettings, door: Door, trust: Trust, own_port: int
-) -> dict[str, Callable[[], Awaitable[None]]]:
-    """What keeps to files that change, by the name of each task."""
-    works: dict[str, Callable[[], Awaitable[None]]] = {}
-    interval_s = settings.endpoints_interval_s
+) -> "dict[str, Followed[Any]]":
+    """Keys and members that change while the sidecar runs, by the names of their tasks."""
+    found: dict[str, Followed[Any]] = {}
 
     def take_legs(keys: LegKeys) -> None:
         door.keys = keys
@@ -80,22 +82,22 @@ def followed(
     def take_members(entries: tuple[EndpointEntry, ...]) -> None:
         door.guard.replace(entries, own_port)
 
-    if settings.endpoints_file is not None:
-        members = settings.endpoints_file
-        works["members"] = lambda: follow(members, read_endpoints, take_members, interval_s)
-    if settings.leg_key_file is not None:
-        leg_keys = settings.leg_key_file
-        works["leg-keys"] = lambda: follow(leg_keys, read_leg_keys, take_legs, interval_s)
-    if settings.handoff_key_file is not None:
-        seal_keys = settings.handoff_key_file
-        works["seal-keys"] = lambda: follow(seal_keys, read_seal_keys, take_seals, interval_s)
-    return works
+    files = (
+        ("members", settings.endpoints_file, read_endpoints, take_members),
+        ("leg-keys", settings.leg_key_file, read_leg_keys, take_legs),
+        ("seal-keys", settings.handoff_key_file, read_seal_keys, take_seals),
+    )
+    for name, path, read, take in files:
+        if path is not None:
+            found[name] = Followed(paths=(path,), read=partial(read, path), take=take)
+    return found
 
 
 def relay_of(
     settings: SidecarSettings,
     door: Door,
     trust: Trust,
+    certificates: Certificates,
     *,
     journal: Journal,
     refusing: Readiness,
@@ -104,7 +106,7 @@ def relay_of(
     clocks: Clocks,
 ) -> Relay:
     limits = limits_of(settings)
-    upstream = upstream_of(settings.relay, settings.engine_url, limits)
+    upstream = upstream_of(settings.relay, settings.engine_url, limits, certificates.outward)
     splitter = Splitter(
         door=door,
         trust=trust,
@@ -128,7 +130,13 @@ def relay_of(
         clock=clocks.monotonic_s,
         wall_s=clocks.wall_s,
     )
-    listen = Listen(host=settings.host, port=settings.port, leg_port=settings.leg_port)
+    server = certificates.server
+    listen = Listen(
+        host=settings.host,
+        port=settings.port,
+        leg_port=settings.leg_port,
+        tls=None if server is None else server.context,
+    )
     return shell_of(settings.relay, listen, service)
 
 

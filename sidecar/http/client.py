@@ -6,6 +6,7 @@ Two shells offer it: `sidecar.relay` on raw protocols, and `sidecar.reference` o
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from sidecar.transfer.targets import Target
 
@@ -176,6 +177,12 @@ class Upstream(Protocol):
 
     async def send_to(self, target: Target, call: Call) -> Answer:
         """Like `send`, to another machine and never repeated."""
+
+
+def engine_at(url: str) -> Target:
+    """Where an engine listens whose base URL this is."""
+    parts = urlsplit(url)
+    return Target(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 async def whole(answer: Answer, most: int, too_much: Exception, begun: bytes = b"") -> bytes:

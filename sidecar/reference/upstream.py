@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
 
-from sidecar.http.client import Call, Head, Take
+from sidecar.http.client import Call, Head, Take, engine_at
 from sidecar.http.refusals import (
     BAD_HEADER,
     ENGINE_ABSENT,
@@ -19,6 +18,7 @@ from sidecar.http.refusals import (
 )
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
+from sidecar.trust.tls import PLAIN, Outward
 
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 """Fields that aiohttp would add to a request that has none."""
@@ -27,10 +27,10 @@ _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 class AiohttpUpstream:
     """A `http.client.Upstream`."""
 
-    def __init__(self, engine_url: str, limits: Limits) -> None:
-        parts = urlsplit(engine_url)
-        self._engine = Target(parts.hostname or "", parts.port or 80)
+    def __init__(self, engine_url: str, limits: Limits, tls: Outward = PLAIN) -> None:
+        self._engine = engine_at(engine_url)
         self._limits = limits
+        self._tls = tls
         self.repeats = 0
         """Requests that were sent a second time."""
 
@@ -70,10 +70,13 @@ class AiohttpUpstream:
         self, session: aiohttp.ClientSession, to: Target, call: Call, made: SimpleNamespace
     ) -> "AiohttpAnswer":
         upload = call.upload
+        tls = self._tls.engine if to == self._engine else self._tls.peers
         try:
             answer = await session.request(
                 call.method,
-                _url(to, call.target),
+                _url("http" if tls is None else "https", to, call.target),
+                ssl=True if tls is None else tls.current,
+                server_hostname=None if tls is None else tls.name_for(to.host),
                 headers=[(_text(name), _text(value)) for name, value in call.fields],
                 data=upload.pieces() if upload is not None else None,
                 allow_redirects=False,
@@ -112,11 +115,11 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
-def _url(to: Target, target: str) -> URL:
+def _url(scheme: str, to: Target, target: str) -> URL:
     """The target as it is on the wire: never normalised, never able to name another host."""
     path, _, query = target.partition("?")
     return URL.build(
-        scheme="http", host=to.host, port=to.port, path=path, query_string=query, encoded=True
+        scheme=scheme, host=to.host, port=to.port, path=path, query_string=query, encoded=True
     )
 
 
@@ -183,6 +186,8 @@ def _read_error(closed: asyncio.Future[None]) -> None:
 
 def refuses(error: Exception) -> bool:
     """Whether nobody listens there. One that takes too long says only that all are busy."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return False  # it has no `os_error`
     return isinstance(error, aiohttp.ClientConnectorError) and isinstance(
         error.os_error, ConnectionRefusedError
     )

@@ -2,14 +2,13 @@
 
 import asyncio
 import socket
-import ssl
 from collections import deque
-from urllib.parse import urlsplit
 
-from sidecar.http.client import Call
+from sidecar.http.client import Call, engine_at
 from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
+from sidecar.trust.tls import PLAIN, Outward
 
 from .engines import EngineAnswer, EngineConnection
 
@@ -20,13 +19,8 @@ MAX_SPARE = 1024
 class Engines:
     """Client of one engine and of other sidecars. The latest connection is used first."""
 
-    def __init__(
-        self, engine_url: str, limits: Limits, *, tls: ssl.SSLContext | None = None
-    ) -> None:
-        """`tls` is for an engine behind `https`."""
-        parts = urlsplit(engine_url)
-        default = 80 if parts.scheme == "http" else 443
-        self._engine = Target(parts.hostname or "", parts.port or default)
+    def __init__(self, engine_url: str, limits: Limits, tls: Outward = PLAIN) -> None:
+        self._engine = engine_at(engine_url)
         self._tls = tls
         self._limits = limits
         self._spare: dict[Target, deque[EngineConnection]] = {}
@@ -115,7 +109,7 @@ class Engines:
     async def _first_of(self, to: Target) -> EngineConnection:
         """A connection to the first address that takes one. Raises OSError of the last."""
         loop = asyncio.get_running_loop()
-        tls = self._tls if to == self._engine else None
+        tls = self._tls.engine if to == self._engine else self._tls.peers
         found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
         failed: OSError = OSError(f"{to.host} has no address")
         for _, _, _, _, at in found:
@@ -126,8 +120,8 @@ class Engines:
                     ),
                     str(at[0]),
                     to.port,
-                    ssl=tls,
-                    server_hostname=to.host if tls is not None else None,
+                    ssl=None if tls is None else tls.current,
+                    server_hostname=None if tls is None else tls.name_for(to.host),
                 )
             except OSError as error:
                 failed = error

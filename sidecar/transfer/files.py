@@ -1,10 +1,11 @@
-"""The files that a sidecar reads again and again: the pool's keys and its endpoints."""
+"""The files that a sidecar reads again and again: the pool's keys, its endpoints, certificates."""
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -39,26 +40,38 @@ def read_endpoints(path: Path) -> tuple[EndpointEntry, ...]:
     return parse_entries(read_file(path), str(path)).entries
 
 
-async def follow(
-    path: Path, read: Callable[[Path], T], take: Callable[[T], None], interval_s: float
-) -> None:
-    """Give `take` what the file says whenever it is another than before, for ever.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed(Generic[T]):
+    """Files that are read again whenever one of them differs."""
 
-    A file that is missing or bad changes nothing, and is said once.
-    """
-    seen: object = None
-    while True:
-        mark = await asyncio.to_thread(_mark, path)
-        if mark != seen:
-            await asyncio.sleep(SETTLE_S)
-            if mark != await asyncio.to_thread(_mark, path):
-                continue
-            seen = mark
-            try:
-                take(await asyncio.to_thread(read, path))
-            except ConfigError as error:
-                log.warning("a file is not used", why=str(error))
-        await asyncio.sleep(interval_s)
+    paths: tuple[Path, ...]
+    read: Callable[[], T]
+    """Raises ConfigError."""
+    take: Callable[[T], None]
+
+    async def run(self, interval_s: float, refused: Callable[[], None]) -> None:
+        """Give `take` what the files say whenever it is another than before, for ever.
+
+        What is missing or bad changes nothing; it is said, and told to `refused`, once.
+        """
+        seen: object = None
+        while True:
+            mark = await asyncio.to_thread(_marks, self.paths)
+            if mark != seen:
+                await asyncio.sleep(SETTLE_S)
+                if mark != await asyncio.to_thread(_marks, self.paths):
+                    continue
+                seen = mark
+                try:
+                    self.take(await asyncio.to_thread(self.read))
+                except ConfigError as error:
+                    refused()
+                    log.warning("a file is not used", why=str(error))
+            await asyncio.sleep(interval_s)
+
+
+def _marks(paths: Iterable[Path]) -> list[tuple[int, ...]]:
+    return [_mark(path) for path in paths]
 
 
 def _mark(path: Path) -> tuple[int, ...]:

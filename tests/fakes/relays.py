@@ -19,8 +19,8 @@ from sidecar.shells import shell_of, upstream_of
 from sidecar.transfer.door import Door
 from sidecar.transfer.job import Tools
 from sidecar.transfer.split import Splitter
-from sidecar.trust.named import Trust
 from sidecar.transfer.steps import HandoffPolicy
+from sidecar.trust.named import Trust
 from tests.fakes.waiting import until
 
 

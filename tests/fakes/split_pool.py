@@ -6,6 +6,7 @@ a test that means such a thing says so.
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,7 +49,8 @@ class Station:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        scheme = "http" if self.sidecar.certificates.server is None else "https"
+        return f"{scheme}://{self.address}"
 
     @property
     def pins(self) -> Any:
@@ -168,16 +170,21 @@ async def split_pool(
     engines: dict[str, Any] | None = None,
     upstreams: dict[int, RawUpstream] | None = None,
     ready: bool = True,
+    session_tls: ssl.SSLContext | None = None,
     **settings: Any,
 ) -> AsyncIterator[SplitPool]:
-    """`engines` are settings of the engines, `settings` those of the sidecars.
+    """`engines` are settings of the engines, `settings` those of the sidecars. `session_tls` is how
+    the client speaks to sidecars with certificates.
 
     `upstreams` replaces the engines of these stations; -1 is the one that decodes.
     """
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(LogReader().running())
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=session_tls or True),
+                auto_decompress=False,
+            )
         )
         file, key = directory / "endpoints.json", directory / "leg-key"
         key.write_text(KEY + "\n")

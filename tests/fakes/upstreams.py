@@ -1,6 +1,7 @@
 """Small engines on raw sockets that answer exactly the bytes a test says."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class RawUpstream:
     read_body: bool = True
     close_after: int | None = None
     idle_close_s: float | None = None
+    tls: ssl.SSLContext | None = None
     received: list[Received] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the other side closed a connection."""
@@ -103,7 +105,9 @@ class RawUpstream:
 
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator["RawUpstream"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=1024)
+        server = await asyncio.start_server(
+            self._serve, "127.0.0.1", port, backlog=1024, ssl=self.tls
+        )
         self.port = server.sockets[0].getsockname()[1]
         tasks_before = asyncio.all_tasks()
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from epp.errors import ConfigError
-from sidecar.transfer.files import follow, read_endpoints, read_leg_keys
+from sidecar.transfer.files import Followed, read_endpoints, read_leg_keys
 from tests.fakes.waiting import until
 
 ONE, TWO = "1" * 32, "2" * 40
@@ -54,20 +54,24 @@ def test_a_key_file_that_is_missing_is_said(tmp_path: Path) -> None:
 async def test_the_list_follows_the_file_and_outlives_a_bad_one(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     lists: list[list[str]] = []
+    refused: list[int] = []
     async with asyncio.TaskGroup() as tg:
-        work = follow(
-            file, read_endpoints, lambda all_: lists.append([one.name for one in all_]), 0.01
+        followed = Followed(
+            paths=(file,),
+            read=lambda: read_endpoints(file),
+            take=lambda all_: lists.append([one.name for one in all_]),
         )
-        task = tg.create_task(work)
-        await asyncio.sleep(0.05)
+        task = tg.create_task(followed.run(0.01, lambda: refused.append(1)))
+        await until(lambda: len(refused) == 1)  # it is missing
         assert lists == []
         file.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}]")
         await until(lambda: lists == [["a"]])
         file.write_text("endpoints: [{name: a")
-        await asyncio.sleep(0.15)
+        await until(lambda: len(refused) == 2)
         file.unlink()
-        await asyncio.sleep(0.15)
+        await until(lambda: len(refused) == 3)
         assert lists == [["a"]]
         file.write_text("endpoints: []")
         await until(lambda: lists == [["a"], []])
         task.cancel()
+    assert len(refused) == 3
