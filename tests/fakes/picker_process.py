@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import epp
 from tests.timing import scaled
@@ -71,6 +73,20 @@ class PickerProcess:
                     return
                 await asyncio.sleep(0.05)
 
+    async def serving(self) -> bool:
+        """What it tells gateways and the kubelet of its readiness."""
+        ask = health_pb2.HealthCheckRequest(service="readiness")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.ports['health']}") as to:
+            answer = await health_pb2_grpc.HealthStub(to).Check(ask)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def until_serving(self, wanted: bool, *, within_s: float = 20) -> None:
+        async with asyncio.timeout(scaled(within_s)):
+            while True:
+                if await self.serving() == wanted:
+                    return
+                await asyncio.sleep(0.05)
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -92,11 +108,20 @@ async def picker_process(
         {"name": f"e{number}", "address": host, "port": int(port), "sidecar": False}
         for number, (host, _, port) in enumerate(each.rpartition(":") for each in endpoints)
     ]
-    file, log = directory / "endpoints.json", directory / "picker.log"
+    file = directory / "endpoints.json"
     _write(file, json.dumps({"endpoints": entries}))
-    argv = ["serve", "--endpoints-file", str(file), "--host", "127.0.0.1", "--no-secure-serving"]
-    argv += ["--workers", str(workers)]
-    argv += ["--tokenizer", "estimate", *(word for port in _PORTS for word in (port, "0")), *flags]
+    more = ["--endpoints-file", str(file), "--workers", str(workers), *flags]
+    async with cluster_process(directory, *more) as here:
+        await here.until_metric("llm_d_epp_ready_endpoints", workers * len(entries))
+        yield here
+
+
+@asynccontextmanager
+async def cluster_process(directory: Path, *flags: str) -> AsyncIterator[PickerProcess]:
+    """Serve whatever members `flags` lead to, ready or not; everything else alike."""
+    log = directory / "picker.log"
+    argv = ["serve", "--host", "127.0.0.1", "--no-secure-serving", "--tokenizer", "estimate"]
+    argv += [*(word for port in _PORTS for word in (port, "0")), *flags]
     with _created(log) as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -110,9 +135,7 @@ async def picker_process(
             env={**os.environ, "PYTHONPATH": str(Path(epp.__file__).parents[1])},
         )
     try:
-        here = PickerProcess(process, await ports_of(process, log), log)
-        await here.until_metric("llm_d_epp_ready_endpoints", workers * len(entries))
-        yield here
+        yield PickerProcess(process, await ports_of(process, log), log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -131,15 +131,19 @@ class Reflector(Generic[T]):
         return 0.0
 
     def _ended_by(self, failed: Failed) -> float:
-        """A version that is forgotten is no fault, unless that of a list just made is."""
+        if failed.code == 410:
+            return self._expired()
+        what = f"cannot watch {self.resource.plural}: {failed.code} {failed.message}"
+        return self._failed(what)
+
+    def _expired(self) -> float:
+        """A version that is forgotten is no fault; that of a list just made should not be."""
         times = self._times
-        if failed.code != 410:
-            what = f"cannot watch {self.resource.plural}: {failed.code} {failed.message}"
-            return self._failed(what)
         self._expiries += 1
         if self._expiries == 1:
             return 0.0
-        return min(times.longest_pause_s, times.first_pause_s * 2.0**self._expiries)
+        doubled = 2.0 ** min(self._expiries, 16)
+        return min(times.longest_pause_s, times.first_pause_s * doubled)
 
     def _heard(self) -> None:
         self._pause_s = 0.0
@@ -154,9 +158,10 @@ class Reflector(Generic[T]):
         if refused.code == 404 and not refused.typed:
             self.standing.counts["absent"] += 1
             return self._absent(str(refused))
-        self.standing.counts["refused"] += 1
         if refused.code == 410:
             self.reflection.expired()
+            return self._expired()
+        self.standing.counts["refused"] += 1
         if refused.code == 403 and self._optional:
             self.standing.synced = True
         return max(refused.retry_after_s, self._failed(str(refused)))

@@ -322,7 +322,8 @@ async def _body(request: web.Request, of: Resource) -> tuple[Object, dict[str, s
     said = ", ".join(f'unknown field "{path}"' for path in unknown)
     if request.query.get("fieldValidation") == "Strict":
         raise failures.bad(f"strict decoding error: {said}")
-    return body, {"Warning": f'299 - "{said}"'.replace('"unknown', "unknown")}
+    quoted = said.replace('"', '\\"')
+    return body, {"Warning": f'299 - "{quoted}"'}
 
 
 def _json(found: Object, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:

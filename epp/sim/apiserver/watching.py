@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from .resources import Object, Resource
+from .resources import CRDS, Object, Resource
 from .store import Change, Store, as_version
 
 QUEUE = 100_000
@@ -61,16 +61,19 @@ class Watch:
         self._waiting.put_nowait(line)
 
     def _see(self, change: Change) -> None:
+        if change.key[:2] == CRDS.family and self._is_over():
+            self.end()
         if change.key[:2] != self._of.family:
             return
         if self._namespace is not None and change.key[2] != self._namespace:
             return
         for line in self._lines(change):
             self._put(line)
-        if change.after is None and self._of.custom:
-            served = self._store.resource(self._of.group, self._of.version, self._of.plural)
-            if served is None:
-                self.end()
+
+    def _is_over(self) -> bool:
+        """The kind is not installed any more."""
+        of = self._of
+        return self._store.resource(of.group, of.version, of.plural) is None
 
     def _lines(self, change: Change) -> Iterator[bytes]:
         """What leaves a selector's view is deleted, with what was last seen of it."""

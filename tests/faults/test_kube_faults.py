@@ -1,0 +1,294 @@
+"""Field faults of Kubernetes: what changes, goes away, is refused, or comes late."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epp import protocol
+from epp.control.kube.cluster import Scope
+from epp.framework import Role
+from epp.sim.apiserver.server import ApiServer
+from tests.fakes import extproc_messages as envoy
+from tests.fakes.backend import backend
+from tests.fakes.cluster import (
+    LABELS,
+    NAMESPACE,
+    OBJECTIVE,
+    OLD,
+    POOL,
+    Pods,
+    Seen,
+    api_server,
+    definition,
+    kubeconfig,
+    pool,
+    watched,
+)
+from tests.fakes.extproc_client import call, channel
+from tests.fakes.picker_process import PickerProcess, cluster_process
+from tests.fakes.waiting import until
+from tests.timing import scaled
+
+GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
+CHANGE_S = 2.0
+
+
+@asynccontextmanager
+async def _served(ports: tuple[int, ...] = (8000,)) -> AsyncIterator[tuple[ApiServer, Pods, Seen]]:
+    """A pool of two pods, and what a picker knows of it."""
+    async with api_server() as server:
+        pods = Pods(server)
+        pods.put_pool(pool(ports))
+        pods.add("a", "10.0.0.1")
+        pods.add("b", "10.0.0.2")
+        async with watched(server) as (_, seen):
+            await until(lambda: len(seen.members) == 2 * len(ports))
+            yield server, pods, seen
+
+
+async def test_F01_ports_that_the_pool_drops_are_no_endpoints_any_more() -> None:
+    """Protected by `listen_at` in `Cluster._see_pool`; red without it."""
+    async with _served((8000, 8001, 8002)) as (_, pods, seen):
+        pods.put_pool(pool((8000,)))
+        await until(lambda: len(seen.members) == 2, within_s=CHANGE_S)
+        assert seen.addresses == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        pods.put_pool(pool((8000, 9000)))
+        await until(lambda: len(seen.members) == 4, within_s=CHANGE_S)
+
+
+async def test_F01_a_pod_serves_the_ports_that_it_says() -> None:
+    """Protected by the active ports in `Membership._members`; red when every port counts."""
+    async with _served((8000, 8001)) as (_, pods, seen):
+        some = {"metadata": {"annotations": {"llm-d.ai/active-ports": "8001"}}}
+        pods.change("a", some)
+        await until(lambda: len(seen.members) == 3, within_s=CHANGE_S)
+        assert "10.0.0.1:8000" not in seen.addresses
+
+
+async def test_F02_labels_that_change_count_at_once() -> None:
+    """Protected by the comparison in `Reflection._taken`; red when a known pod is not looked at."""
+    async with _served() as (_, pods, seen):
+        pods.change("a", {"metadata": {"labels": {"llm-d.ai/role": "prefill"}}})
+        pods.change("b", {"metadata": {"labels": {"app": None}}})
+        await until(lambda: seen.addresses == ["10.0.0.1:8000"], within_s=CHANGE_S)
+        await until(lambda: seen.members[0].role is Role.PREFILL, within_s=CHANGE_S)
+        pods.change("a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
+        await until(lambda: seen.members[0].role is Role.DECODE, within_s=CHANGE_S)
+
+
+async def test_F02_another_selector_is_another_pool_of_pods() -> None:
+    """Protected by the new watch in `Cluster._follow_pods`; red when the first one goes on. No
+    moment of it is without pods."""
+    async with _served() as (_, pods, seen):
+        pods.add("c", "10.0.0.3", labels={"app": "other"})
+        least = [len(seen.members)]
+        take = seen.take
+
+        def watched_take(members: Any) -> None:
+            take(members)
+            least.append(len(seen.members))
+
+        seen.take = watched_take  # type: ignore[method-assign]
+        pods.put_pool(pool((8000,), {"app": "other"}))
+        await until(lambda: seen.addresses == ["10.0.0.3:8000"], within_s=CHANGE_S)
+        assert min(least) >= 1
+
+
+async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
+    """Protected by `_known` in `Cluster._see_pool`; red when a pool that is gone stays ready."""
+    async with api_server() as server:
+        pods = Pods(server)
+        pods.add("a", "10.0.0.1")
+        pods.add("c", "10.0.0.3", labels={"app": "other"})
+        async with watched(server) as (cluster, seen):
+            await until(lambda: "no InferencePool" in cluster.why_not)
+            assert not cluster.ready
+            tasks = len(asyncio.all_tasks())
+            for labels, address in ((LABELS, "10.0.0.1:8000"), ({"app": "other"}, "10.0.0.3:8000")):
+                pods.put_pool(pool((8000,), labels))
+                await until(lambda address=address: seen.addresses == [address])
+                assert cluster.ready
+                pods.delete_pool()
+                await until(lambda: not cluster.ready)
+                await until(lambda: not seen.members)
+            await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+@asynccontextmanager
+async def _picker(directory: Path, server: ApiServer) -> AsyncIterator[PickerProcess]:
+    """A whole picker that asks this server, and leaves us its log."""
+    flags = ("--kubeconfig", str(kubeconfig(directory, server.url)), "--pool-name", POOL)
+    async with cluster_process(directory, *flags, "--pool-namespace", NAMESPACE) as picker:
+        yield picker
+
+
+async def _destination(picker: PickerProcess) -> str | None:
+    """Where one request goes; None where it is refused with 503."""
+    async with channel(picker.ports["grpc"]) as to:
+        stream = call(to)
+        await stream.send(GET)
+        (reply,) = await stream.replies(1)
+        stream.cancel()
+    if reply.WhichOneof("response") == "immediate_response":
+        assert reply.immediate_response.status.code == 503
+        return None
+    mutation = reply.request_headers.response.header_mutation
+    return envoy.set_in(mutation)[protocol.DESTINATION]
+
+
+async def test_F03_without_a_pool_requests_get_503_and_nothing_is_ready(tmp_path: Path) -> None:
+    """Protected by `follow` in `epp.readiness`; red when readiness stays."""
+    async with api_server() as server, backend("b") as engine:
+        pods = Pods(server)
+        host, _, port = engine.address.rpartition(":")
+        pods.add("a", host)
+        async with _picker(tmp_path, server) as picker:
+            await until(lambda: "no InferencePool" in picker.log.read_text(), within_s=10)
+            assert not await picker.serving()
+            assert await _destination(picker) is None
+            pods.put_pool(pool((int(port),)))
+            await picker.until_serving(True)
+            assert await _destination(picker) == engine.address
+            pods.delete_pool()
+            await picker.until_serving(False)
+            assert await _destination(picker) is None
+
+
+async def test_F04_a_pod_that_terminates_gets_nothing_new_though_it_is_ready() -> None:
+    """Protected by the deletion timestamp in `read_pod`; red when Ready alone counts."""
+    async with _served() as (_, pods, seen):
+        pods.delete("a")
+        await until(lambda: seen.addresses == ["10.0.0.2:8000"], within_s=1.0)
+
+
+async def test_F05_pods_that_cannot_serve_are_no_endpoints() -> None:
+    """Protected by `_host` in `membership` and by `takes_requests` in `objects`; red without."""
+    async with _served() as (_, pods, seen):
+        pods.add("no-address", "")
+        pods.add("odd-address", "unknown")
+        pods.add("failed", "10.0.0.5", phase="Failed")
+        pods.add("over", "10.0.0.6", phase="Succeeded")
+        pods.add("unready", "10.0.0.7", ready=False)
+        pods.add("new", "10.0.0.8", status={"conditions": []})
+        pods.add("last", "10.0.0.9")
+        await until(lambda: "10.0.0.9:8000" in seen.addresses)
+        assert seen.addresses == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
+
+
+async def test_F05_of_two_pods_with_one_address_the_younger_one_has_it() -> None:
+    """Protected by `Membership.members`; red when the first one stays."""
+    times = iter(f"2026-01-31T12:00:{second:02}Z" for second in range(60))
+    async with api_server(wall=lambda: next(times)) as server:
+        pods = Pods(server)
+        pods.put_pool(pool())
+        pods.add("old", "10.0.0.1")
+        young = pods.add("young", "10.0.0.1")
+        async with watched(server) as (_, seen):
+            await until(lambda: [member.id.name for member in seen.members] == [young])
+
+
+async def test_F05_pods_on_the_host_s_network_serve_the_ports_they_declare() -> None:
+    """Protected by `_active` in `objects`; red when each of them has both ports."""
+    async with api_server() as server:
+        pods = Pods(server)
+        pods.put_pool(pool((8000, 8001)))
+        for number, port in enumerate((8000, 8001)):
+            engine = {"name": "engine", "ports": [{"containerPort": port}]}
+            pods.add(f"h{number}", "10.9.9.9", spec={"hostNetwork": True, "containers": [engine]})
+        async with watched(server) as (_, seen):
+            await until(lambda: seen.addresses == ["10.9.9.9:8000", "10.9.9.9:8001"])
+            assert len({member.id.name for member in seen.members}) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "plural", "says"),
+    [
+        (403, "pods", r"not allowed to list pods \(core\) in namespace team-a: grant"),
+        (403, "inferencepools", r"not allowed to list inferencepools \(inference.networking.k8s"),
+        (401, "pods", "not known to the API server, to list pods"),
+        (500, "pods", "cannot list pods .*: 500"),
+    ],
+)
+async def test_F06_what_is_refused_is_named_and_not_asked_for_in_a_hurry(
+    code: int, plural: str, says: str
+) -> None:
+    """Protected by the pauses in `Reflector._next_pause`; red when they do not grow."""
+    async with api_server() as server:
+        pods = Pods(server)
+        pods.put_pool(pool())
+        server.faults.codes["list", plural] = code
+        async with watched(server) as (cluster, seen):
+            await until(lambda: re.search(says, cluster.why_not))
+            assert not cluster.ready
+            await asyncio.sleep(2.0)
+            asked = server.faults.asked["list", plural]
+            server.faults.codes.clear()
+            pods.add("a", "10.0.0.1")
+            await until(lambda: seen.addresses)
+        assert 3 <= asked <= 14  # from 0.05 s on, twice as long each time, at most 0.5 s
+
+
+async def test_F06_kinds_that_are_optional_are_neither_waited_for_nor_asked_for_often() -> None:
+    """Protected by `optional` in `Reflector._refused`; red when every kind is needed."""
+    async with api_server() as server:
+        pods = Pods(server)
+        server.define(definition(*OBJECTIVE))
+        server.faults.codes["list", "inferenceobjectives"] = 403
+        pods.put_pool(pool())
+        pods.add("a", "10.0.0.1")
+        async with watched(server) as (cluster, seen):
+            await until(lambda: seen.addresses)
+            assert cluster.ready
+            await until(lambda: all(one.synced for _, one in cluster.standings()))
+
+
+async def test_F07_every_replica_serves_and_none_waits_for_another() -> None:
+    """Nobody leads: protected by `Cluster.ready`, which asks only for what this replica knows."""
+    async with _served() as (server, _, first), watched(server) as (second, seen):
+        await until(lambda: second.ready)
+        assert seen.addresses == first.addresses
+
+
+async def test_F08_nothing_is_ready_before_the_pods_are_known(tmp_path: Path) -> None:
+    """Protected by `known` in `epp.readiness`; red without it."""
+    async with api_server() as server, backend("b") as engine:
+        host, _, port = engine.address.rpartition(":")
+        pods = Pods(server)
+        pods.put_pool(pool((int(port),)))
+        pods.add("a", host)
+        server.faults.delays_s["list", "pods"] = 1.5
+        async with _picker(tmp_path, server) as picker:
+            unready = 0
+            async with asyncio.timeout(scaled(20)):
+                while not await picker.serving():
+                    unready += 1
+                    await asyncio.sleep(0.05)
+            assert unready > 3
+            assert await _destination(picker) == engine.address
+
+
+async def test_F12_an_older_pool_is_served_alike() -> None:
+    """Protected by the flat selector and the single port in `read_pool`; red without."""
+    async with api_server() as server:
+        server.define(definition(*OLD))
+        pods = Pods(server)
+        spec = {"selector": LABELS, "targetPortNumber": 8000, "extensionRef": {"name": "epp"}}
+        pods.put_pool({"metadata": {"name": POOL}, "spec": spec}, OLD)
+        pods.add("a", "10.0.0.1")
+        scope = Scope(pool=POOL, namespace=NAMESPACE, group=OLD[0])
+        async with watched(server, scope=scope) as (_, seen):
+            await until(lambda: seen.addresses == ["10.0.0.1:8000"])
+
+
+async def test_F15_an_ipv6_address_stands_in_brackets() -> None:
+    """Protected by `_host` in `membership`; red without brackets."""
+    async with _served() as (_, pods, seen):
+        pods.add("six", "fd00::0001")
+        await until(lambda: "[fd00::1]:8000" in seen.addresses)
+        (six,) = [member for member in seen.members if member.address == "[fd00::1]:8000"]
+        assert six.metrics_url == "http://[fd00::1]:8000/metrics"
