@@ -59,6 +59,10 @@ DECISION_ID = "x-epp-decision-id"
 PREDICTED_CACHED_TOKENS = "x-epp-predicted-cached-tokens"
 """Request header, picker to sidecar: prompt tokens that the picker expects to be cached."""
 
+TIMEOUT_LEFT_MS = "x-epp-timeout-left-ms"
+"""Request header, picker to sidecar: milliseconds until the gateway gives the request up, where it
+said so."""
+
 PREFILLER = "x-prefiller-host-port"
 """Request header, picker to sidecar: who may compute the prompt, `ip:port`, best first, comma
 separated. Set where the request is split, and only there."""
@@ -81,7 +85,7 @@ DECISION = "x-epp-decision"
 """Response header, only for a request with the admin token: the decision's id, a blank, and the
 chosen `ip:port`."""
 
-PICKER_HEADERS = (DECISION_ID, PREDICTED_CACHED_TOKENS)
+PICKER_HEADERS = (DECISION_ID, PREDICTED_CACHED_TOKENS, TIMEOUT_LEFT_MS)
 """Set by the picker for the sidecar, which removes them before the engine sees the request."""
 
 ROUTING_HEADERS = (

@@ -49,8 +49,7 @@ class _Known:
     last_at: float
     attempts: int = 0
     failed: list[EndpointId] = field(default_factory=list[EndpointId])
-    current: "Attempt | None" = None
-    """The last attempt, until it is over."""
+    last: "Attempt | None" = None
 
 
 class Attempt:
@@ -63,7 +62,7 @@ class Attempt:
         self.at = at
         """When this stream's request had arrived."""
         known.attempts += 1
-        known.current = self
+        known.last = self
         self.number = known.attempts
         """1 for the first."""
         self._owner = owner
@@ -72,6 +71,10 @@ class Attempt:
         self._chosen: EndpointId | None = None
         self._superseded = False
         self._over = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
 
     @property
     def failed(self) -> tuple[EndpointId, ...]:
@@ -122,13 +125,12 @@ class Attempt:
         self._known.last_at = now
         if unanswered and self._chosen is not None:
             self._fail((self._chosen,))
-        if self._known.current is self:
-            self._known.current = None
 
     def supersede(self) -> None:
-        """The gateway has given it up, and sent the request again."""
+        """The gateway has given it up, and sent the request again. What it charged may be there
+        still, though its stream is over: an answer whose end nobody sees is thought to run on."""
         self._superseded = True
-        if self._chosen is not None:
+        if self._chosen is not None and not self._over:
             self._fail((self._chosen,))
         if self._release is not None:
             self._release()
@@ -173,8 +175,8 @@ class Attempts:
             known = self._remember(_Known(name, digest, now, now))
         elif known.attempts >= MAX_ATTEMPTS:
             known = _Known("", 0, now, now)
-        elif known.current is not None:
-            known.current.supersede()
+        elif known.last is not None:
+            known.last.supersede()
         return Attempt(self, known, now)
 
     def forget(self, known: _Known) -> None:
@@ -205,4 +207,5 @@ def _digest(arrival: Arrival) -> int:
 
 
 def _is_past(known: _Known, now: float) -> bool:
-    return known.current is None and now - known.last_at > KEPT_S
+    runs = known.last is not None and not known.last.is_over
+    return not runs and now - known.last_at > KEPT_S

@@ -301,7 +301,7 @@ class PickDirector:
         return Route(
             destination=None if made.shadow else ",".join(told),
             progress=flight,
-            set_headers=_headers(made, self._sealer),
+            set_headers=_headers(made, self._sealer, now - started),
             body=made.understood.body,
             scores=scores,
             model=made.understood.model,
@@ -319,8 +319,9 @@ def _told(endpoint: Endpoint, primary_port: int) -> str:
     return f"{endpoint.address.rpartition(':')[0]}:{primary_port}"
 
 
-def _headers(made: Made, sealer: Sealer | None) -> tuple[tuple[str, str], ...]:
-    """What the destination's sidecar is told: nothing that a client wrote (A23)."""
+def _headers(made: Made, sealer: Sealer | None, took_s: float) -> tuple[tuple[str, str], ...]:
+    """What the destination's sidecar is told: nothing that a client wrote (A23). `took_s`: how long
+    the decision took."""
     decision = made.decision
     if made.shadow:
         return shadow.headers(decision)
@@ -329,6 +330,10 @@ def _headers(made: Made, sealer: Sealer | None) -> tuple[tuple[str, str], ...]:
         (protocol.DECISION_ID, decision.request_id),
         (protocol.PREDICTED_CACHED_TOKENS, str(computes.match.tokens)),
     ]
+    timeout_s = made.understood.request.timeout_s
+    if timeout_s is not None:
+        left_ms = max(1, int(1000 * (timeout_s - took_s)))
+        headers.append((protocol.TIMEOUT_LEFT_MS, str(left_ms)))
     if made.primary_port:
         headers.append((protocol.DATA_PARALLEL, decision.chosen[0].address))
     for name, others in (

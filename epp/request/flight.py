@@ -127,7 +127,7 @@ class Flight:
 
     def _give_back(self) -> None:
         """The gateway has sent the request again: its load is where that goes."""
-        if self._charged and not self._over:
+        if self._charged:
             self._charged = False
             self._pool.reset(self._request.id, answered=False, now=self._clock())
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import structlog
 
 from epp.bodies.spans import Body, NotAnObjectError
-from epp.protocol import PREFILLER
+from epp.protocol import PREFILLER, TIMEOUT_LEFT_MS
 from sidecar import bodies
 from sidecar.handoff import Handoff
+from sidecar.http import headers
 from sidecar.http.exchange import Exchange
 from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
@@ -67,8 +68,10 @@ class Splitter:
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
             return False
+        left_ms = headers.count(request.value(TIMEOUT_LEFT_MS))
+        policy = self.policy.within(None if left_ms is None else left_ms / 1000)
         handover = Handover(
-            handoff=Handoff(self.policy, self.new_id()),
+            handoff=Handoff(policy, self.new_id()),
             job=job,
             tools=self.tools,
             door=self.door,

@@ -1,7 +1,7 @@
 """What happens in a handoff and what is done about it: events, actions, policy. Values only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .params import Transfer
@@ -41,6 +41,15 @@ class HandoffPolicy:
             raise ValueError("margin_s must be above 0 and below lease_s")
         if self.prefill_retries not in {0, 1}:
             raise ValueError("prefill_retries must be 0 or 1: more would pin more copies")
+
+    def within(self, left_s: float | None) -> "HandoffPolicy":
+        """The same for a request that its gateway gives up in so many seconds; None: nobody knows.
+
+        A prefill leg gets half of them at most, so that a late one can still be made up for here.
+        """
+        if left_s is None or left_s <= 0.0 or left_s / 2 >= self.prefill_s:
+            return self
+        return replace(self, prefill_s=left_s / 2)
 
 
 class Fault(StrEnum):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epp.protocol import PREFILLER
+from epp.protocol import PREFILLER, TIMEOUT_LEFT_MS
 from sidecar.transfer.legs import Leg, LegKeys
 from sidecar.transfer.targets import Target
 from tests.fakes.handoffs import rows
@@ -63,6 +63,17 @@ async def test_a_split_request_answers_as_one_engine_does(
         assert len(reports) == 1, "only the decode sidecar reports"
         assert [one.decision_id for one in reports[0].done] == ["d-1"] * 4
         assert len(reports[0].first) == 4
+
+
+async def test_a_prefill_is_not_awaited_for_longer_than_the_gateway_waits(tmp_path: Path) -> None:
+    async def hang(talk: Conversation) -> None:
+        await talk.reader.read(1)
+
+    async with split_pool(tmp_path, upstreams={0: RawUpstream(hang)}) as pool:
+        body = ask(COMPLETIONS, 20, stream=False)
+        status, got = await pool.post(body, **{TIMEOUT_LEFT_MS: "600"})
+        assert (status, text_of(got)) == (200, text_of(await pool.alone(body)))
+        await pool.decode.counted({("answered", "prefill-timeout"): 1})
 
 
 async def test_a_leg_port_serves_members_without_any_key(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ PARTS = {
             "tests/unit/test_split.py",
             "tests/unit/test_split_words.py",
             "tests/unit/test_encode_stage.py",
+            "tests/unit/test_attempts.py",
             "tests/unit/test_told_decisions.py",
         ),
     ),

@@ -10,6 +10,9 @@ from epp.framework import EndpointId, PoolId
 from epp.request.attempts import KEPT_S, MAX_ATTEMPTS, MAX_ID, Attempts
 from epp.request.exchange import Route
 from epp.request.hints import Hints
+from epp.request.plan.entries import Options
+from epp.request.plan.live import build
+from epp.request.plan.resolve import resolve
 from tests.fakes.desk import Desk, ask, open_desk, post
 
 TOKENS = list(range(640))
@@ -65,6 +68,17 @@ async def test_the_earlier_attempt_gives_back_its_charge_and_hears_no_more_of_th
         second.progress.response_headers(200, second.destination)
         second.progress.finished()
         assert desk.reserved() == 0
+
+
+async def test_an_error_whose_end_nobody_saw_is_given_back_as_well() -> None:
+    async with open_desk(2) as desk:
+        first = await sent(desk)
+        first.progress.response_headers(503, None)
+        first.progress.reset(answered=True)
+        assert desk.reserved() == 1, "an answer may run on"
+        second = await sent(desk)
+        loads = {e.address: e.load.reserved_requests for e in desk.pool.ready(desk.now)}
+        assert loads == {first.destination: 0, second.destination: 1}
 
 
 async def test_whoever_failed_is_left_out_as_long_as_there_are_others() -> None:
@@ -245,12 +259,26 @@ def test_memory_has_a_limit_and_the_oldest_goes_first() -> None:
 
 async def test_a_gateway_s_timeout_shortens_the_decision_and_is_told() -> None:
     async with open_desk(2) as desk:
-        await sent(desk, **{"x-envoy-expected-rq-timeout-ms": "2000"})
-        request = desk.witness.decisions[-1][1]
-        assert request.timeout_s == 2.0
-        await sent(desk, "odd", **{"x-envoy-expected-rq-timeout-ms": "soon"})
+        told = await sent(desk, **{"x-envoy-expected-rq-timeout-ms": "2000"})
+        assert desk.witness.decisions[-1][1].timeout_s == 2.0
+        assert dict(told.set_headers)[protocol.TIMEOUT_LEFT_MS] == "2000"
+        odd = await sent(desk, "odd", **{"x-envoy-expected-rq-timeout-ms": "soon"})
+        assert protocol.TIMEOUT_LEFT_MS not in dict(odd.set_headers)
         assert desk.witness.ignored_headers == ["timeout"]
         assert desk.witness.decisions[-1][1].timeout_s is None
+
+
+async def test_tokens_are_awaited_for_a_quarter_of_a_short_timeout_at_most() -> None:
+    asked: list[float] = []
+
+    async def patient(*_: object, wait_s: float) -> None:
+        asked.append(wait_s)
+
+    async with open_desk(2) as desk:
+        desk.tokens.resolve = patient  # type: ignore[method-assign,assignment]
+        for timeout_ms in ("100", "8000"):
+            await sent(desk, timeout_ms, **{"x-envoy-expected-rq-timeout-ms": timeout_ms})
+    assert asked == [0.025, 0.1]
 
 
 async def test_asking_what_would_happen_is_no_attempt() -> None:
@@ -260,3 +288,46 @@ async def test_asking_what_would_happen_is_no_attempt() -> None:
         await desk.director.preview(post(ask(TOKENS), headers=named("one")))
         assert desk.witness.decisions[-1][1].attempt == 1
         assert desk.reserved() == 1
+
+
+SESSIONS = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: session-affinity-scorer
+    parameters: {strategy: session_id}
+  - type: queue-scorer
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {pluginRef: session-affinity-scorer, weight: 1}
+      - {pluginRef: queue-scorer, weight: 2}
+"""
+
+
+def ended(route: Route, status: int) -> str:
+    """Answered whole; gives who was asked first."""
+    route.progress.response_headers(status, None)
+    route.progress.finished()
+    return route.destination or ""
+
+
+async def test_a_session_stays_where_it_was_unless_that_is_who_failed() -> None:
+    built = build(resolve(SESSIONS.encode(), "here", Options(allow_experimental=True)))
+    session = {"x-session-id": "a chat"}
+    async with open_desk(3, built=built) as desk:
+        home = ended(await sent(desk, "first", **session), 200)
+
+        # Home is crowded, so that others are asked, the second of them with success.
+        desk.report([9 * (member.address == home) for member in desk.members])
+        away = ended(await sent(desk, "second", **session), 503)
+        again = ended(await sent(desk, "second", **session), 200)
+        assert len({home, away, again}) == 3
+        desk.report([0, 0, 0])
+        assert ended(await sent(desk, "third", **session), 200) == home
+
+        # Home itself fails: the session moves, and stays where it was answered.
+        assert ended(await sent(desk, "fourth", **session), 503) == home
+        moved = ended(await sent(desk, "fourth", **session), 200)
+        assert moved != home
+        assert ended(await sent(desk, "fifth", **session), 200) == moved

@@ -293,6 +293,13 @@ def test_an_answer_that_breaks_off_is_cut_and_never_repeated() -> None:
 # --- limits and order
 
 
+def test_a_prefill_gets_half_of_what_is_left_at_most() -> None:
+    policy = HandoffPolicy(prefill_s=10.0)
+    for left_s, prefill_s in ((None, 10.0), (20.0, 10.0), (19.0, 9.5), (0.001, 0.0005), (0.0, 10)):
+        assert policy.within(left_s).prefill_s == prefill_s
+    assert policy.within(5.0).answer_s == policy.answer_s
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

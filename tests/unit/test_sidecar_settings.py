@@ -88,7 +88,7 @@ def test_the_token_is_not_shown() -> None:
     ],
 )
 def test_predicted_tokens_are_a_count_or_nothing(text: str | None, count: int | None) -> None:
-    assert headers.token_count(text) == count
+    assert headers.count(text) == count
 
 
 @pytest.mark.parametrize(
