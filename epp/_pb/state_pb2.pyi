@@ -143,20 +143,22 @@ class Record(_message.Message):
 class ReplicaSums(_message.Message):
     __slots__ = ("version", "replica", "sums")
     class Sum(_message.Message):
-        __slots__ = ("endpoint", "incarnation", "requests", "prefill_tokens", "decode_blocks", "pending")
+        __slots__ = ("endpoint", "incarnation", "requests", "prefill_tokens", "decode_blocks", "pending", "keys")
         ENDPOINT_FIELD_NUMBER: _ClassVar[int]
         INCARNATION_FIELD_NUMBER: _ClassVar[int]
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
         DECODE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         PENDING_FIELD_NUMBER: _ClassVar[int]
+        KEYS_FIELD_NUMBER: _ClassVar[int]
         endpoint: str
         incarnation: int
         requests: int
         prefill_tokens: int
         decode_blocks: int
         pending: int
-        def __init__(self, endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_blocks: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
+        keys: bytes
+        def __init__(self, endpoint: _Optional[str] = ..., incarnation: _Optional[int] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_blocks: _Optional[int] = ..., pending: _Optional[int] = ..., keys: _Optional[bytes] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]

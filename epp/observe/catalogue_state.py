@@ -83,14 +83,17 @@ STATE = (
         _G,
         ("what",),
         "What the state path keeps: reservations, decisions (whose end is awaited), "
-        "predicted-blocks, prompts (whose equals are counted for some seconds).",
+        "predicted-blocks, foretold-blocks (some of those that other replicas predict), prompts "
+        "(whose equals are counted for some seconds); of the engines' blocks index-keys, "
+        "index-bytes, and retired-blocks (of lives that are over, to be swept).",
     ),
     Family(
         "epp_state_limited_total",
         _C,
         ("what",),
         "What had no room there: reservations (decisions that were not charged), predicted-blocks "
-        "(that had to go while they still counted).",
+        "(that had to go while they still counted), index-blocks (over a limit), late-blocks (of "
+        "members that have left), tier-blocks (of more tiers than are told apart).",
     ),
     Family("epp_store_connected", _G, (), "1 where the last call to the store worked, else 0."),
     Family(

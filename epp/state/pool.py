@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
 
 from . import blocks
 from .charges import Charges, Trusts, Unconfirmed
 from .charging import Charging, DoneHook, FirstHook
 from .endpoints import Changes, Endpoints, EndpointStatus, Member, ScrapeTarget
+from .foretold import Foretold
 from .load import LoadBook
 from .matching import matches
 from .metrics_page import EngineMetrics
@@ -25,7 +28,7 @@ from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
 from .replicas import total
 from .reservation import NONE, Sums
-from .sums import ReplicaSums
+from .sums import MAX_KEYS, ReplicaSums
 from .table import Table
 from .twins import Twins
 
@@ -78,6 +81,7 @@ class PoolState:
             fresh_s=self.rules.fresh_s,
             counts=self.counts,
         )
+        self._index = index
         self._predicted = predicted
         self._load = load
         self._charges = charges if charges is not None else Charges()
@@ -102,6 +106,7 @@ class PoolState:
         self._table = Table(endpoints=endpoints, load=load, trust=self._trust, mirror=self._mirror)
         self.on_removed: list[RemovedHook] = []
         self._elsewhere: dict[Incarnation, Sums] = {}
+        self._foretold = Foretold()
 
     # Read by decisions
 
@@ -113,9 +118,12 @@ class PoolState:
             return self.ready(now)
         table = self._table
         table.refresh(now)
+        guessed = self._predicted.depths(keys, table.lives, now)
+        if self._foretold:
+            guessed = np.maximum(guessed, self._foretold.depths(keys, table.lives))
         found = matches(
             self._mirror.depths(keys, table.lives),
-            self._predicted.depths(keys, table.lives, now),
+            guessed,
             fresh=table.fresh(now),
             trust=table.trusts,
             prefill_tokens_per_s=table.prefill_speeds,
@@ -159,6 +167,10 @@ class PoolState:
         """What our own decisions have put on each life, and what is left of it."""
         return self._load.sums()
 
+    def foretold(self) -> dict[Incarnation, tuple[int, ...]]:
+        """Some keys of the prompts that we have sent and no engine has shown yet, the latest."""
+        return self._predicted.latest(MAX_KEYS)
+
     @property
     def sizes(self) -> dict[str, int]:
         """How much is kept of what has a limit."""
@@ -167,6 +179,10 @@ class PoolState:
             "decisions": len(self._charges),
             "predicted-blocks": len(self._predicted),
             "prompts": len(self._twins),
+            "foretold-blocks": len(self._foretold),
+            "index-keys": len(self._index),
+            "index-bytes": self._index.nbytes,
+            "retired-blocks": self._index.retired_blocks,
         }
 
     @property
@@ -175,6 +191,9 @@ class PoolState:
         return {
             "reservations": self._load.untracked,
             "predicted-blocks": self._predicted.evicted,
+            "index-blocks": self._index.refused,
+            "late-blocks": self._index.late,
+            "tier-blocks": self._index.refused_tiers,
         }
 
     # Told by our own requests
@@ -238,7 +257,8 @@ class PoolState:
             self._take(parsed, inc, now)
 
     def elsewhere(self, others: Collection[ReplicaSums]) -> None:
-        """All that the other replicas have reserved; it replaces what they said before."""
+        """All that other replicas have put on our members; it replaces what they said before."""
+        self._foretold.replace(others, self.endpoints.incarnation)
         self._elsewhere = total(others, self.endpoints.incarnation)
         self._load.elsewhere(self._elsewhere)
 

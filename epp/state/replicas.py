@@ -1,4 +1,4 @@
-"""What the other replicas have reserved on our members: their absolute sums, added up. Pure.
+"""What we say to other replicas, and what they have reserved on our members, added up. Pure.
 
 Each replica says all of its own sums, again and again, under a name of one life. So nothing has to
 be undone: a message that is lost heals with the next one, and a replica that died is out of the sum
@@ -6,21 +6,30 @@ when its lease has run out (DESIGN 6). What a replica says of a life that we kno
 counted; of one that we haven't heard of yet it is, for the load is there.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from epp.framework import EndpointId, Incarnation
 
-from .reservation import Sums
+from .reservation import NONE, Sums
 from .sums import MAX_SUMS, EndpointSum, ReplicaSums
 
 MOST = 2**31 - 1
 """No sum of one endpoint is larger, whatever somebody says."""
 
 
-def own(name: str, sums: Mapping[Incarnation, Sums]) -> ReplicaSums:
-    """What one replica says of itself; with more endpoints than fit, those with most to do."""
-    busiest = sorted(sums, key=lambda inc: -sums[inc].requests) if len(sums) > MAX_SUMS else sums
-    return ReplicaSums(name, tuple(_said(inc, sums[inc]) for inc in list(busiest)[:MAX_SUMS]))
+def own(
+    name: str, sums: Mapping[Incarnation, Sums], foretold: Mapping[Incarnation, Sequence[int]]
+) -> ReplicaSums:
+    """What one replica says of itself; with more endpoints than fit, those with most to do.
+
+    `foretold`: keys of prompts on their way, `MAX_KEYS` in all at most.
+    """
+    every = [*sums, *(inc for inc in foretold if inc not in sums)]
+    if len(every) > MAX_SUMS:
+        every = sorted(every, key=lambda inc: -sums.get(inc, NONE).requests)[:MAX_SUMS]
+    return ReplicaSums(
+        name, tuple(_said(inc, sums.get(inc, NONE), foretold.get(inc, ())) for inc in every)
+    )
 
 
 def total(
@@ -30,7 +39,7 @@ def total(
     found: dict[Incarnation, Sums] = {}
     for replica in others:
         for one in replica.sums:
-            inc = life_of(one.incarnation.endpoint)
+            inc = life_of(one.incarnation.endpoint) if one.requests else None
             if inc is None or 0 < one.incarnation.start_ms < inc.start_ms:
                 continue
             before = found.get(inc)
@@ -44,13 +53,14 @@ def total(
     return found
 
 
-def _said(inc: Incarnation, sums: Sums) -> EndpointSum:
+def _said(inc: Incarnation, sums: Sums, keys: Sequence[int]) -> EndpointSum:
     return EndpointSum(
         incarnation=inc,
         requests=sums.requests,
         pending=sums.pending,
         prefill_tokens=max(0, sums.prefill_tokens),
         decode_blocks=max(0, sums.decode_blocks),
+        keys=keys,
     )
 
 

@@ -1,4 +1,4 @@
-"""Replicas tell each other what they have reserved: a shell around `replicas` and a `SumsBoard`.
+"""Replicas tell each other what they have put on endpoints: around `replicas` and a `SumsBoard`.
 
 Sums that changed are said within a twentieth of a second, and unchanged ones a few times in a
 lease. With many endpoints a round is longer, so that neither the board nor a replica is busy with
@@ -10,7 +10,7 @@ reports. Nothing here is on the request path.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from epp.errors import EppError
@@ -24,6 +24,8 @@ from .sums import LEASE_S, ReplicaSums
 ROUND_S = 0.05
 ENTRY_S = 0.0001
 """What each endpoint of each replica adds to a round: reading one takes a twentieth of that."""
+KEYS = 16
+"""Keys that add as much."""
 LONGEST_ROUND_S = LEASE_S / 5
 AGAIN_S = LEASE_S / 4
 """Unchanged sums are said again so often."""
@@ -36,6 +38,7 @@ class SharedState(Protocol):
     """What sharing needs of `PoolState`."""
 
     def reserved(self) -> dict[Incarnation, Sums]: ...
+    def foretold(self) -> Mapping[Incarnation, Sequence[int]]: ...
     def elsewhere(self, others: Collection[ReplicaSums], /) -> None: ...
 
 
@@ -80,7 +83,7 @@ class Sharing:
 
     async def _round(self) -> float:
         """Say and hear once; how long to wait then."""
-        sums = own(self._name, self._state.reserved())
+        sums = own(self._name, self._state.reserved(), self._state.foretold())
         try:
             async with asyncio.timeout(self._call_s):
                 if sums != self._said or self._clock() - self._said_at >= AGAIN_S:
@@ -98,7 +101,7 @@ class Sharing:
         self._heard.hear(others, self._clock())
         self._state.elsewhere(others)
         self.counts["heard"] += len(others)
-        entries = len(sums.sums) + sum(len(other.sums) for other in others)
+        entries = sum(1 + len(one.keys) // KEYS for said in (sums, *others) for one in said.sums)
         round_s = min(LONGEST_ROUND_S, ROUND_S + ENTRY_S * entries)
         return round_s * self._rng.uniform(0.8, 1.2)
 

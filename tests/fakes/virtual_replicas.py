@@ -85,7 +85,10 @@ class ReplicatedFleet(Fleet):
 
     def _share(self, now: float) -> None:
         states = self.replicas.states
-        said = [own(str(number), state.reserved()) for number, state in enumerate(states)]
+        said = [
+            own(str(number), state.reserved(), state.foretold())
+            for number, state in enumerate(states)
+        ]
         for number, state in enumerate(states):
             state.elsewhere([one for one in said if one.replica != str(number)])
         assert self._share_s is not None

@@ -20,6 +20,7 @@ from epp.state.records import (
     Record,
     encode,
 )
+from epp.state.replicas import own
 from epp.state.reports import LoadReport
 
 POOL = PoolId("p")
@@ -527,3 +528,17 @@ def test_a_first_token_is_told_once_with_who_serves(state: PoolState) -> None:
     state.first_byte("r", 2.0)
     state.first_byte("unknown", 2.0)
     assert told == [("r", A, 1.0)]
+
+
+def test_a_prompt_that_another_replica_sent_is_predicted_here_until_it_says_so_no_more() -> None:
+    state, other = new_state(), new_state()
+    chosen = other.candidates(KEYS, block_tokens=64, prompt_tokens=650, now=0.0)[0]
+    other.charge(chosen, request(), 0.0)
+    state.elsewhere([own("other", other.reserved(), other.foretold())])
+    found = state.candidates((*KEYS[:6], 1, 2), block_tokens=64, prompt_tokens=520, now=0.0)
+    assert {one.id: one.match.tokens for one in found} == {A: 6 * 64, B: 0}
+    assert found[0].match.source is Source.PREDICTED
+    assert state.sizes["foretold-blocks"] == len(KEYS)
+    state.elsewhere(())
+    found = state.candidates(KEYS, block_tokens=64, prompt_tokens=650, now=0.0)
+    assert [one.match.tokens for one in found] == [0, 0]

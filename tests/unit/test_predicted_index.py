@@ -4,6 +4,7 @@ import pytest
 
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.prefix import PredictedIndex
+from epp.state.prefix.runs import MARKS
 
 
 def life(name: str) -> Incarnation:
@@ -186,3 +187,26 @@ def test_expired_blocks_are_cleared_away_as_new_ones_come() -> None:
 def test_limits_of_predictions_are_positive(wrong: tuple[int, float]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         PredictedIndex(*wrong)
+
+
+def test_the_latest_predictions_are_marked_by_their_last_key_and_some_before() -> None:
+    index = PredictedIndex(1000, ttl_s=10)
+    index.insert(A, [1, 2, 3], "old", now=0)
+    index.insert(A, list(range(100, 200)), "long", now=0)
+    index.insert(B, [7], "new", now=0)
+    marks = index.latest(100)
+    assert marks.keys() == {A, B}
+    assert marks[B] == (7,)
+    assert len(set(marks[A]) - {1, 2, 3}) <= MARKS
+    assert {1, 2, 3, 199} < set(marks[A])
+    index.confirm("old", now=1, grace_s=0)
+    assert not {1, 2, 3} & set(index.latest(100)[A])
+
+
+def test_of_one_prompt_all_marks_are_told_or_none_and_the_latest_go_first() -> None:
+    index = PredictedIndex(1000, ttl_s=10)
+    index.insert(A, [1, 2, 3], "old", now=0)
+    index.insert(A, [4, 5], "new", now=0)
+    assert set(index.latest(4)[A]) == {4, 5}
+    assert set(index.latest(5)[A]) == {1, 2, 3, 4, 5}
+    assert index.latest(1) == {}

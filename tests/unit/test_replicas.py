@@ -2,6 +2,7 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ A, B = EndpointId(POOL, "a", 8000), EndpointId(POOL, "b", 8000)
 LIFE = Incarnation(A, 100)
 
 
-def said(inc: Incarnation, requests: int, **more: int) -> EndpointSum:
+def said(inc: Incarnation, requests: int, **more: Any) -> EndpointSum:
     return EndpointSum(incarnation=inc, requests=requests, **more)
 
 
@@ -55,9 +56,16 @@ def test_with_more_endpoints_than_fit_the_busiest_are_said() -> None:
         Incarnation(EndpointId(POOL, f"e{number}", 1), 1): Sums(number)
         for number in range(1, MAX_SUMS + 6)
     }
-    found = own("me", many)
+    found = own("me", many, {})
     assert len(found.sums) == MAX_SUMS
     assert min(one.requests for one in found.sums) == 6
+
+
+def test_an_endpoint_without_requests_is_said_where_blocks_are_foretold() -> None:
+    other = Incarnation(B, 7)
+    found = own("me", {LIFE: Sums(1)}, {LIFE: (1, 2), other: (3,)})
+    assert found.sums == (said(LIFE, 1, keys=(1, 2)), said(other, 0, keys=(3,)))
+    assert total([found], lives(LIFE, other).get) == {LIFE: Sums(1)}
 
 
 def test_what_others_reserve_is_load_like_our_own() -> None:
@@ -109,6 +117,9 @@ class Replica:
 
     def reserved(self) -> dict[Incarnation, Sums]:
         return dict(self.mine)
+
+    def foretold(self) -> dict[Incarnation, tuple[int, ...]]:
+        return {}
 
     def elsewhere(self, others: list[ReplicaSums] | tuple[ReplicaSums, ...]) -> None:
         self.theirs = total(others, lives(LIFE).get)

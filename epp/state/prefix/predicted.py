@@ -82,7 +82,7 @@ class PredictedIndex:
             parts.append(self._begin(inc, held[known:], known, expires))
         for run in reversed(parts):  # the tail first: it is then older than the head
             self._lru.move_to_end(run)
-        prediction = Prediction(inc, parts, len(held), expires)
+        prediction = Prediction(inc, parts, held, expires)
         self._open.setdefault(request_id, []).append(prediction)
         self._references += len(held)
         self._make_room(now)
@@ -119,6 +119,19 @@ class PredictedIndex:
             if not there[keys[depth - 1]].live(now):
                 found[row] = _still(there, keys, depth, now)
         return found
+
+    def latest(self, most: int) -> dict[Incarnation, tuple[int, ...]]:
+        """The marks of what was predicted last and waits to be confirmed, `most` of them in all; of
+        one prompt all or none."""
+        found: dict[Incarnation, dict[int, None]] = {}
+        for predictions in reversed(self._open.values()):
+            for prediction in predictions:
+                most -= len(prediction.marks)
+                if most < 0:
+                    return {inc: tuple(marks) for inc, marks in found.items()}
+                marks = found.setdefault(prediction.inc, {})
+                marks.update(dict.fromkeys(prediction.marks))
+        return {inc: tuple(marks) for inc, marks in found.items()}
 
     def forget(self, inc: Incarnation) -> None:
         """That engine is gone or restarted."""

@@ -10,6 +10,9 @@ from math import inf
 
 from epp.framework import Incarnation
 
+MARKS = 16
+"""Keys that stand for a prompt where there is no room for all."""
+
 
 class Run:
     """Successive blocks of one prompt, predicted on one endpoint by the same requests."""
@@ -65,14 +68,18 @@ class Run:
 class Prediction:
     """What one request predicts on one endpoint, until it is dropped, confirmed or lapses."""
 
-    __slots__ = ("expires", "inc", "parts", "size")
+    __slots__ = ("expires", "inc", "marks", "parts", "size")
 
-    def __init__(self, inc: Incarnation, parts: list[Run], size: int, expires: float) -> None:
+    def __init__(
+        self, inc: Incarnation, parts: list[Run], keys: tuple[int, ...], expires: float
+    ) -> None:
         self.inc = inc
         self.parts = [(run, run.start) for run in parts]
         """With where each began then; what was split off it since is before it."""
-        self.size = size
+        self.size = len(keys)
         """Blocks."""
+        self.marks = keys[:: -max(1, -(-len(keys) // MARKS))]
+        """Its last key and some before it, as far from each other as makes `MARKS` of them."""
         self.expires = expires
 
     def runs(self) -> Iterator[Run]:
