@@ -110,11 +110,11 @@ class Cost:
 
     @property
     def prompt(self) -> Column:
-        return np.minimum(np.add.reduce(self._seconds[:_OF_PROMPT]), _MOST_S)
+        return _summed(self._seconds[:_OF_PROMPT])
 
     @property
     def total(self) -> Column:
-        return np.minimum(np.add.reduce(self._seconds), _MOST_S)
+        return _summed(self._seconds)
 
     def parts(self, row: int) -> dict[str, float]:
         """One candidate's seconds by their names."""
@@ -216,7 +216,7 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
     _press(engines, (lacks + answer) / engines.block_tokens, rules, out=found.pressure)
     if request.peer is not None:
         found.transfer[:] = _transfer(request, request.peer, candidates)
-    if request.twins:
+    if request.twins and max(request.twins.values()) >= rules.few_twins:
         saved = np.minimum(credited, request.prompt_tokens) / speed
         beyond = _beyond(request.twins, candidates, rules)
         np.multiply(beyond, (1.0 + weight) * saved, found.herd)
@@ -264,6 +264,11 @@ def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) 
         return drawn
     limit = most / rules.slowest if faster is np.maximum else least * rules.slowest
     return np.where(idle, faster(drawn, limit), drawn)
+
+
+def _summed(seconds: Column) -> Column:
+    total: Column = np.add.reduce(seconds)
+    return np.minimum(total, _MOST_S)
 
 
 def _most(column: Column) -> float:

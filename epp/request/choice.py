@@ -240,6 +240,8 @@ class _Parts:
 
 
 def _stage(part: split.Part, profile: str, decider: str, eligible: Candidates) -> Stage:
+    if part.left is None:
+        return Stage(why=part.why, decider=decider, profile=profile)
     excluded, left_out = _excluded(part.left, since=eligible)
     found = part.selection
     return Stage(

@@ -29,6 +29,7 @@ from epp.framework import (
 
 from .ballot import Ballot, Why
 from .plan.live import BuiltProfile, Named, Rater
+from .ratings import Ratings
 from .scores import MAX_ROWS, ScoreTable
 
 TIE = 1e-9
@@ -71,7 +72,7 @@ def schedule(
     totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
     chosen = tuple(left[row] for row in picked)
-    tied = int(np.count_nonzero(totals >= np.maximum.reduce(totals) - TIE))
+    tied = len(_best(totals))
     lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
     return Selection(
         chosen=chosen,
@@ -100,7 +101,7 @@ class _Rated:
         """Sums in the order of the scorers, so that equal scores give equal sums."""
         totals = np.zeros(self.scores.shape[1])
         for weight, column in zip(self.weights.values(), self.scores, strict=True):
-            totals += weight * column
+            totals += column if weight == 1.0 else weight * column
         return totals
 
 
@@ -157,8 +158,8 @@ def _rated(request: Request, left: Candidates, profile: BuiltProfile, ballot: Ba
 
 def _in_range(scores: NDArray[np.float64]) -> bool:
     """Whether all of them are numbers from 0 to 1."""
-    least, most = np.minimum.reduce(scores, axis=None), np.maximum.reduce(scores, axis=None)
-    return bool(least >= 0.0 and most <= 1.0)  # NaN is neither
+    least, most = scores.item(scores.argmin()), scores.item(scores.argmax())
+    return least >= 0.0 and most <= 1.0  # NaN is neither, and the least as well as the most
 
 
 def _column(rater: Rater, request: Request, left: Candidates) -> Column:
@@ -180,7 +181,7 @@ def _cleaned(
 
 
 def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballot) -> list[int]:
-    picker, ratings = profile.picker, totals.tolist()
+    picker, ratings = profile.picker, Ratings(totals)
     rows = ballot.ask(
         picker.name, lambda: [index(row) for row in picker.plugin.pick(ratings, chance)]
     )
@@ -188,7 +189,13 @@ def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballo
         if rows and min(rows) >= 0 and max(rows) < len(ratings) and len(set(rows)) == len(rows):
             return rows
         ballot.blame(picker.name, Why.WRONG_SHAPE)
-    return sample(np.flatnonzero(totals >= totals.max() - TIE).tolist(), 1, chance)
+    return sample(_best(totals), 1, chance)
+
+
+def _best(totals: Column) -> list[int]:
+    """Rows of the highest rating; there is one at least."""
+    best: list[int] = (totals >= totals.item(totals.argmax()) - TIE).nonzero()[0].tolist()
+    return best
 
 
 def _reasons(request: Request, winner: Endpoint, tied: int) -> list[str]:

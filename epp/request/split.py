@@ -75,6 +75,9 @@ class Wish:
     """No break-glass mode is on."""
 
 
+_NEVER = Part(why=Why.NEVER)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """What differs between the two parts."""
@@ -86,36 +89,46 @@ class _Stage:
     able: Callable[[Candidates], Candidates]
     """Who may do it, for a profile without filters."""
     nobody: Why
+    told: Callable[[Wish], str]
+    """What the reason begins with."""
 
 
 def prefill(wish: Wish) -> Part:
     """Choose who prefills for the first destination."""
-    request, course = wish.request, wish.course
+    if not wish.course.prefill:
+        return _NEVER
     stage = _Stage(
-        profile=course.prefill,
-        decider=course.prefill_decider,
-        hindrance=Why.NOT_SPLITTABLE if request.whole else None,
+        profile=wish.course.prefill,
+        decider=wish.course.prefill_decider,
+        hindrance=Why.NOT_SPLITTABLE if wish.request.whole else None,
         able=filters.prefillers,
         nobody=Why.NO_PREFILL_PODS,
+        told=_uncached,
     )
-    lacks = wish.destinations[0].match.missing(request.prompt_tokens)
-    return _part(wish, stage, f"split: {lacks:.0f} uncached tokens; prefill")
+    return _part(wish, stage)
 
 
 def encode(wish: Wish) -> Part:
     """Choose who encodes media for the first destination."""
-    request, course = wish.request, wish.course
+    if not wish.course.encode:
+        return _NEVER
     stage = _Stage(
-        profile=course.encode,
-        decider=course.encode_decider,
-        hindrance=None if request.media_tokens else Why.NO_MEDIA,
+        profile=wish.course.encode,
+        decider=wish.course.encode_decider,
+        hindrance=None if wish.request.media_tokens else Why.NO_MEDIA,
         able=filters.encoders,
         nobody=Why.NO_ENCODE_PODS,
+        told=lambda wish: f"media of {wish.request.media_tokens} tokens elsewhere; encode",
     )
-    return _part(wish, stage, f"media of {request.media_tokens} tokens elsewhere; encode")
+    return _part(wish, stage)
 
 
-def _part(wish: Wish, stage: _Stage, told: str) -> Part:
+def _uncached(wish: Wish) -> str:
+    lacks = wish.destinations[0].match.missing(wish.request.prompt_tokens)
+    return f"split: {lacks:.0f} uncached tokens; prefill"
+
+
+def _part(wish: Wish, stage: _Stage) -> Part:
     why = _verdict(wish, stage)
     if why != Why.SPLIT:
         return Part(why=why)
@@ -132,14 +145,12 @@ def _part(wish: Wish, stage: _Stage, told: str) -> Part:
     why = _last_word(wish, stage, for_peer, selection.chosen[0])
     if why != Why.SPLIT:
         return Part(why=why, selection=selection, left=selection.left)
-    reason = f"{told}: {', '.join(selection.reasons)}"
+    reason = f"{stage.told(wish)}: {', '.join(selection.reasons)}"
     return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
 
 
 def _verdict(wish: Wish, stage: _Stage) -> str:
     """SPLIT, or the reason against it, before anybody has looked for other endpoints."""
-    if not stage.profile:
-        return Why.NEVER
     if not wish.normal:
         return Why.MODE
     if stage.hindrance is not None:

@@ -40,7 +40,8 @@ class MaxScore:
         wanted = min(self.max_num_of_endpoints, len(left))
         chosen: list[int] = []
         while True:
-            equals = np.flatnonzero(left >= np.maximum.reduce(left) - TIE)
+            best = left.item(left.argmax())
+            equals = (left >= best - TIE).nonzero()[0]
             chosen += sample(equals.tolist(), wanted - len(chosen), chance)
             if len(chosen) == wanted:
                 return chosen

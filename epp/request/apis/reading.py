@@ -100,7 +100,9 @@ def first_limit(*raws: msgspec.Raw) -> int | None:
 
 
 def decoded_or_none(decoder: "msgspec.json.Decoder[_T]", raw: msgspec.Raw) -> _T | None:
-    """The value of a member, or None where it has another shape."""
+    """The value of a member, or None where it is not given or has another shape."""
+    if raw is ABSENT:
+        return None
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
