@@ -11,6 +11,8 @@ from epp.sim.api import Ask
 from epp.sim.tokenizer import decode
 
 DONE = b"data: [DONE]\n\n"
+COLD = "cache_threshold"
+"""Finish reason of a request whose prompt is not cached enough for it."""
 
 _encode = msgspec.json.encode
 
@@ -67,6 +69,16 @@ class Answer:
         if self.ask.return_token_ids:
             body["token_ids"] = [token]
         return self._event([body])
+
+    def refusing(self) -> bytes:
+        """A whole answer, or all of a stream, that says that too little is cached."""
+        for choice in self.choices:
+            choice.finish_reason = COLD
+        if not self.ask.stream:
+            return self.whole()
+        part: dict[str, object] = {"delta": {}} if self.ask.chat else {"text": ""}
+        said = [{**_bare(one), **part, "finish_reason": COLD} for one in self.choices]
+        return self._event(said) + self.closing()
 
     def failing(self, error: bytes) -> bytes:
         """What ends a stream in the place of further tokens; `error` is the body of an error."""

@@ -3,6 +3,7 @@
 Unknown fields are ignored and errors have the shape and status that vLLM gives them.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar
 
@@ -10,6 +11,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.errors import EppError
+from epp.sim import meetings
 from epp.sim.hashing import NO_NAMESPACE, Namespace
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import encode, render_chat
@@ -65,6 +67,18 @@ class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = False
     kv_transfer_params: dict[str, object] | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
+    cache_hit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+    @property
+    def room(self) -> meetings.Room | None:
+        """SGLang's meeting place, if the body names one whole."""
+        host, port, room = self.bootstrap_host, self.bootstrap_port, self.bootstrap_room
+        if host is None or port is None or room is None:
+            return None
+        return meetings.Room(host, port, room)
 
     @property
     def transfer_params(self) -> object:
@@ -113,6 +127,8 @@ class Ask:
     include_usage: bool
     return_token_ids: bool
     transfer: Transfer = NO_TRANSFER
+    least_cached: float = 0.0
+    """Share of the prompt that must be cached, or the engine refuses to compute it."""
 
 
 def parse_completion(body: bytes, settings: EngineSettings) -> Ask:
@@ -175,12 +191,16 @@ def _ask(
         )
     options = wire.stream_options
     ends_by_itself = max_tokens is None and not wire.ignore_eos
+    transfer = _transfer(wire, settings)
+    limits = tuple(_limit(p, settings, max_tokens, least, ends_by_itself) for p in prompts)
+    if settings.kv_connector == "sglang" and transfer.offer:
+        limits = (1,) * len(limits)  # in prefill mode an engine stops there, whatever is asked for
     return Ask(
         chat=chat,
         model=model,
         prompts=prompts,
         choices=wire.n or 1,
-        limits=tuple(_limit(p, settings, max_tokens, least, ends_by_itself) for p in prompts),
+        limits=limits,
         ends_by_itself=ends_by_itself,
         namespace=Namespace(lora, wire.cache_salt or "")
         if lora or wire.cache_salt
@@ -188,8 +208,32 @@ def _ask(
         stream=stream,
         include_usage=bool(options and options.include_usage),
         return_token_ids=bool(wire.return_token_ids),
-        transfer=NO_TRANSFER if settings.kv_role is None else read_params(wire.transfer_params),
+        transfer=transfer,
+        least_cached=wire.cache_hit_threshold or 0.0,
     )
+
+
+def _transfer(wire: _Sampling, settings: EngineSettings) -> Transfer:
+    """What the engine's connector makes of a request."""
+    role = settings.kv_role
+    if role is None:
+        return NO_TRANSFER
+    if settings.kv_connector == "shared-storage":
+        return Transfer(offer=role != "consumer")
+    if settings.kv_connector != "sglang":
+        return _READERS[settings.kv_connector](wire.transfer_params)
+    if wire.room is not None:
+        return meetings.sglang(wire.room, prefills=role != "consumer")
+    if role == "consumer":
+        raise bad_request("Disaggregated request received without bootstrap room id.")
+    return NO_TRANSFER
+
+
+_READERS: Mapping[str, Callable[[object], Transfer]] = {
+    "nixlv2": read_params,
+    "mooncake": meetings.mooncake,
+    "offloading": meetings.offloading,
+}
 
 
 def _limit(

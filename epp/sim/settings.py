@@ -3,7 +3,10 @@
 import ipaddress
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
+
+from epp.sim.meetings import KvConnector
 
 DEFAULT_CONTEXT_TOKENS = 16_384
 
@@ -103,6 +106,12 @@ class EngineSettings(CoreSettings):
     """False connects instead: the subscriber then binds."""
     kv_role: KvRole | None = None
     """Whether KV is handed over: None ignores `kv_transfer_params`. The roles are not enforced."""
+    kv_connector: KvConnector = "nixlv2"
+    """How it is handed over. Bootstrap servers of others are this engine's side channel."""
+    kv_storage: Path | None = None
+    """Directory of the connector shared-storage."""
+    meet_s: float = 30.0
+    """How long a decode engine waits for an offer under a name, before the request fails."""
     side_channel_host: str | None = None
     """Address where other engines pull from; None is `host`."""
     side_channel_port: int = 0
@@ -139,7 +148,15 @@ class EngineSettings(CoreSettings):
             self.kv_role is None or self.kv_role in get_args(KvRole),
             "kv_role must be producer, consumer or both",
         )
-        for name in ("grace_s", "handshake_s"):
+        _require(
+            self.kv_connector in get_args(KvConnector),
+            f"kv_connector must be one of {', '.join(get_args(KvConnector))}",
+        )
+        _require(
+            (self.kv_connector == "shared-storage") == (self.kv_storage is not None),
+            "kv_storage is for the connector shared-storage, which needs it",
+        )
+        for name in ("grace_s", "handshake_s", "meet_s"):
             value = getattr(self, name)
             _require(math.isfinite(value) and 0 <= value <= 600, f"{name} must be 0 to 600")
 

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import msgspec
 
+from epp.sim.hashing import Content
+
 BlockId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
@@ -40,6 +42,19 @@ class PullAsk:
     """Whether the other engine is told that somebody still wants them."""
     cached_tokens: int | None = None
     """Prompt tokens that the other engine had in its cache."""
+    stored: tuple[Content, ...] = ()
+    """What the blocks hold, where it comes from a storage and no engine is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetAsk:
+    """A name under which another engine will keep an offer, and where to ask for it."""
+
+    name: str
+    host: str
+    port: int
+    engine_id: str | None = None
+    """The life of the engine that must be met; None takes any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +63,11 @@ class Transfer:
 
     offer: bool = False
     """Keep the blocks when the request has ended, for another engine."""
+    name: str = ""
+    """The name that the offer is kept under; empty: it is the answer's."""
     pull: PullAsk | None = None
+    meet: MeetAsk | None = None
+    """Ask for the pull there, before anything else."""
     misuse: Misuse | None = None
 
 

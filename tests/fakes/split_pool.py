@@ -214,6 +214,11 @@ async def split_pool(
                         **{**ENGINE, **(engines or {})},
                     )
                 )
+            if isinstance(engine, EngineServer) and engine.handover is not None and not number:
+                defaults |= {
+                    "bootstrap_port": engine.handover.port,
+                    "p2p_port": engine.handover.port,
+                }
             sidecar = await stack.enter_async_context(
                 running_sidecar(
                     quick_settings(

@@ -16,15 +16,17 @@ from aiohttp import web
 from xxhash import xxh3_64_hexdigest
 
 from epp.errors import EppError
-from epp.sim.answers import Answer, answer_to
+from epp.sim.answers import Answer, Choice, answer_to
 from epp.sim.api import ApiError, Ask, offered_to
 from epp.sim.serving.driver import Driver, Feed, Lost
 from epp.sim.serving.faults import FaultBox, Faults
 from epp.sim.serving.handover import Handover
 from epp.sim.serving.recorder import Recorder
+from epp.sim.serving.side_channel import PullError
 from epp.sim.serving.traffic import CutError
 from epp.sim.settings import EngineSettings
 from epp.sim.submission import EngineDeadError, Output, Submission
+from epp.sim.transfer import Offer
 
 Parse = Callable[[bytes, EngineSettings], Ask]
 INTERNAL = "InternalServerError"
@@ -68,9 +70,12 @@ class Inference:
                 await asyncio.Event().wait()
             if faults.reset_after_chunks == 0:
                 _cut(request)
+            name = request.headers.get("X-Request-Id")
             try:
-                ask = parse(body, self._settings)
-                answer, feed = self._submit(ask, request.headers.get("X-Request-Id"), faults)
+                ask = await self._met(parse(body, self._settings))
+                if self._is_cold(ask):
+                    return self._refuse(ask, name)
+                answer, feed = self._submit(ask, name, faults)
             except EppError:
                 self._hand_back(body)
                 raise
@@ -83,11 +88,46 @@ class Inference:
 
         return handle
 
+    async def _met(self, ask: Ask) -> Ask:
+        """The request with the pull that it asks for by a name, or finds in a storage."""
+        if self._handover is None:
+            return ask
+        transfer = ask.transfer
+        if self._settings.kv_storage is not None:
+            one = len(ask.prompts) * ask.choices == 1
+            pull = self._handover.stored(ask.prompts[0], ask.namespace) if one else None
+            return replace(ask, transfer=replace(transfer, pull=pull))
+        if transfer.meet is None:
+            return ask
+        try:
+            pull = await self._handover.met(transfer.meet)
+        except PullError as error:
+            self._driver.engine.counters.failed_pulls += 1
+            if self._settings.kv_load_failure_policy == "fail":
+                raise ApiError(500, INTERNAL, "Internal server error") from error
+            pull = None
+        return replace(ask, transfer=replace(transfer, meet=None, pull=pull))
+
+    def _is_cold(self, ask: Ask) -> bool:
+        """Whether less of the prompt is at hand than the request asks for."""
+        if ask.transfer.pull is not None:
+            return False
+        prompt = ask.prompts[0]
+        return self._driver.engine.cached_prefix(prompt, ask.namespace) < (
+            ask.least_cached * len(prompt)
+        )
+
+    def _refuse(self, ask: Ask, name: str | None) -> web.Response:
+        answer = self._answer_to(ask, name, next(self._numbers))
+        kind = EVENT_STREAM if ask.stream else "application/json"
+        return web.Response(body=answer.refusing(), headers={"Content-Type": kind})
+
+    def _answer_to(self, ask: Ask, name: str | None, number: int) -> Answer:
+        return answer_to(ask, name or f"{number:016x}", self._wall_ns() // 1_000_000_000)
+
     def _submit(self, ask: Ask, name: str | None, faults: Faults) -> tuple[Answer, Feed]:
         number = next(self._numbers)
-        name = name or f"{number:016x}"
-        created = self._wall_ns() // 1_000_000_000
-        answer = answer_to(ask, name, created)
+        answer = self._answer_to(ask, name, number)
         unique = xxh3_64_hexdigest(f"{self._driver.engine_id} {number}".encode())[:8]
         # A client's id may come twice at once, so the engine makes its own of it.
         ids = [
@@ -177,8 +217,17 @@ class Inference:
         if output.finish is not None:
             choice.finish_reason = output.finish.ending.value
             if output.finish.offer is not None and self._handover is not None:
-                choice.transfer = self._handover.params(output.finish.offer)
+                self._offer(self._handover, answer.ask, choice, output.finish.offer)
         return index
+
+    def _offer(self, handover: Handover, ask: Ask, choice: Choice, offer: Offer) -> None:
+        """Let another engine know of the blocks, in the way of this engine's connector."""
+        if self._settings.kv_storage is not None:
+            handover.store(choice.prompt, ask.namespace, offer)
+        elif ask.transfer.name:
+            handover.offered(ask.transfer.name, offer)
+        else:
+            choice.transfer = handover.params(offer)
 
 
 async def _send_half(request: web.Request, body: bytes) -> None:

@@ -6,9 +6,11 @@
 | `read` | what is in these blocks; ends their pin |
 | `return` | the blocks will not be read; ends their pin |
 | `beat` | somebody still waits for these requests |
+| `meet` | what is offered under this name, once it is there |
 
 Every message names the life of the engine that it is for; another life answers 404. Reading asks
-for no permission, as in the hardware (see `pins`).
+for no permission, as in the hardware (see `pins`). `GET /query` tells the life, as bootstrap
+servers do.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +22,8 @@ from aiohttp import web
 from epp.errors import EppError
 from epp.sim.hashing import Content
 from epp.sim.serving.driver import Driver
-from epp.sim.transfer import PullAsk
+from epp.sim.serving.rooms import Rooms
+from epp.sim.transfer import MeetAsk, PullAsk, read_params
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MESSAGE_TIMEOUT_S = 5.0
@@ -36,6 +39,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[int] = []
 
 
+class Meet(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish for an offer, from whatever life of the engine when it names none."""
+
+    name: str
+    within_s: float
+    engine_id: str | None = None
+
+
 class PullError(EppError):
     """Another engine refused, or did not answer."""
 
@@ -45,8 +56,9 @@ class PullError(EppError):
 class SideChannel:
     """What the routes of the side channel do with one engine."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, rooms: Rooms) -> None:
         self._driver = driver
+        self._rooms = rooms
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
@@ -56,9 +68,26 @@ class SideChannel:
                 web.post("/read", self._route(self._read)),
                 web.post("/return", self._route(self._return)),
                 web.post("/beat", self._route(self._beat)),
+                web.post("/meet", self._meet),
+                web.get("/query", self._query),
             ]
         )
         return app
+
+    async def _query(self, _: web.Request) -> web.Response:
+        return web.json_response({"0": {"engine_id": self._driver.engine_id, "worker_addr": {}}})
+
+    async def _meet(self, request: web.Request) -> web.Response:
+        try:
+            meet = msgspec.json.decode(await request.read(), type=Meet)
+        except msgspec.DecodeError as error:
+            return web.Response(status=400, text=str(error))
+        if meet.engine_id not in {None, self._driver.engine_id}:
+            return web.Response(status=404, text="engine ID mismatch")
+        found = await self._rooms.take(meet.name, meet.within_s)
+        if found is None:
+            return web.Response(status=404, text="nobody offers this")
+        return web.json_response(found)
 
     def _route(
         self, act: Callable[[Message], Sequence[Content]]
@@ -126,9 +155,26 @@ class Peers:
         names = [ask.request_id for ask in asks]
         await self._send("beat", asks[0], Message(engine_id=asks[0].engine_id, request_ids=names))
 
+    async def meet(self, ask: MeetAsk, within_s: float) -> PullAsk:
+        """Ask for an offer, and wait for it. Raises PullError."""
+        wish = Meet(name=ask.name, within_s=within_s, engine_id=ask.engine_id)
+        limit = aiohttp.ClientTimeout(total=within_s + MESSAGE_TIMEOUT_S)
+        try:
+            async with self._http.post(
+                _url("meet", ask), data=_encode(wish), timeout=limit
+            ) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise PullError(f"another engine was not met: {error}") from error
+        if response.status != 200:
+            raise RefusedError(body.decode(errors="replace"))
+        pull = read_params(msgspec.json.decode(body)).pull
+        if pull is None:
+            raise PullError("another engine offered nothing that can be pulled")
+        return pull
+
     async def _send(self, route: str, ask: PullAsk, message: Message) -> list[Content]:
-        host = f"[{ask.host}]" if ":" in ask.host else ask.host
-        url = f"http://{host}:{ask.port}/{route}"
+        url = _url(route, ask)
         try:
             async with self._http.post(url, data=_encode(message)) as response:
                 body = await response.read()
@@ -138,6 +184,11 @@ class Peers:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             # A name that is no host, and an answer that is no JSON, are ValueErrors.
             raise PullError(f"another engine did not answer: {error}") from error
+
+
+def _url(route: str, at: PullAsk | MeetAsk) -> str:
+    host = f"[{at.host}]" if ":" in at.host else at.host
+    return f"http://{host}:{at.port}/{route}"
 
 
 class RefusedError(PullError):
