@@ -1,6 +1,7 @@
 """Where a replica's members come from: a file, or Kubernetes; and what keeps them."""
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,7 @@ class Members:
                 self._source.scope,
                 Told(members=self._take, declared=self._declare),
                 clock=self._clock,
+                cpu=time.thread_time,
                 chance=self._chance,
             )
 

@@ -340,6 +340,21 @@ def bench_decide(
     )
 
 
+@bench.command("kube")
+def bench_kube(
+    *,
+    pods: Annotated[int, typer.Option(min=1, max=100_000, help="Pods of the pool.")] = 10_000,
+    changes: Annotated[float, typer.Option(min=0.1, max=10_000, help="Changes a second.")] = 50,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long to watch.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """What following a large pool in Kubernetes costs, and how soon a change counts."""
+    from epp.commands.kube import bench, shown
+
+    found = run(bench(pods=pods, changes_per_s=changes, seconds=seconds))
+    typer.echo(shown(found, as_json=as_json))
+
+
 @bench.command("sidecar")
 def bench_sidecar(
     *,

@@ -1,6 +1,7 @@
 """A cluster for tests: a simulated API server with the kinds that a picker watches, and pods."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,6 +186,7 @@ async def watched(
         scope or Scope(pool=POOL, namespace=NAMESPACE),
         Told(members=seen.take, declared=seen.declare),
         clock=loop.time,
+        cpu=time.thread_time,
         chance=Random(3),
         times=times,
     )

@@ -99,6 +99,11 @@ async def test_F02_another_selector_is_another_pool_of_pods() -> None:
         assert min(least) >= 1
 
 
+def _reflectors() -> int:
+    """Tasks that watch something now."""
+    return sum("Reflector.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
 async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
     """Protected by `_known` in `Cluster._see_pool`; red when a pool that is gone stays ready."""
     async with api_server() as server:
@@ -108,7 +113,7 @@ async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
         async with watched(server) as (cluster, seen):
             await until(lambda: "no InferencePool" in cluster.why_not)
             assert not cluster.ready
-            tasks = len(asyncio.all_tasks())
+            reflectors = _reflectors()
             for labels, address in ((LABELS, "10.0.0.1:8000"), ({"app": "other"}, "10.0.0.3:8000")):
                 pods.put_pool(pool((8000,), labels))
                 await until(lambda address=address: seen.addresses == [address])
@@ -116,7 +121,7 @@ async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
                 pods.delete_pool()
                 await until(lambda: not cluster.ready)
                 await until(lambda: not seen.members)
-            await until(lambda: len(asyncio.all_tasks()) <= tasks)
+            await until(lambda: _reflectors() == reflectors)
 
 
 @asynccontextmanager
