@@ -4,7 +4,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from epp.framework import NO_MATCH, Endpoint, EndpointId, Match, Source
+from epp.framework import Endpoint, EndpointId, Match, Source
 
 from .records import Done
 
@@ -169,7 +169,7 @@ class Trust:
 
 
 class Trusts:
-    """The trust of each endpoint, and what a match is worth by it."""
+    """The trust of each endpoint."""
 
     def __init__(self) -> None:
         self._by_endpoint: dict[EndpointId, Trust] = {}
@@ -196,17 +196,6 @@ class Trusts:
         found = list(self._changed)
         self._changed.clear()
         return found
-
-    def match(self, endpoint: EndpointId, precise: int, predicted: int, *, fresh: bool) -> Match:
-        """The better of both. Blocks of a writer that fell silent are predictions like ours."""
-        if not precise and not predicted:
-            return NO_MATCH
-        if precise and not fresh:
-            precise, predicted = 0, max(precise, predicted)
-        trust = self.of(endpoint)
-        if precise >= predicted * trust:
-            return Match(precise, Source.PRECISE)
-        return Match(predicted, Source.PREDICTED, trust)
 
 
 _UNTRIED = Trust()

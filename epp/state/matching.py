@@ -3,8 +3,6 @@
 A block on the GPU costs nothing. One on a slower tier costs the time to load it, which is worth it
 as far as that is less than the time to compute it again on the same pod. So a token of it counts
 for what is saved, and everything that reads credited tokens counts the load by its time.
-
-The same rule as `charges.Trusts.match`, which takes one endpoint; a test holds them together.
 """
 
 from collections.abc import Mapping
