@@ -105,7 +105,7 @@ def _reflectors() -> int:
 
 
 async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
-    """Protected by `_known` in `Cluster._see_pool`; red when a pool that is gone stays ready."""
+    """Protected by `_known` in `Cluster._apply`; red when a pool that is gone stays ready."""
     async with api_server() as server:
         pods = Pods(server)
         pods.add("a", "10.0.0.1")
@@ -253,7 +253,8 @@ async def test_F06_kinds_that_are_optional_are_neither_waited_for_nor_asked_for_
 
 
 async def test_F07_every_replica_serves_and_none_waits_for_another() -> None:
-    """Nobody leads: protected by `Cluster.ready`, which asks only for what this replica knows."""
+    """Nobody leads: protected by `_known` in `Cluster._apply`, which each replica finds out by
+    itself; red without it."""
     async with _served() as (server, _, first), watched(server) as (second, seen):
         await until(lambda: second.ready)
         assert seen.addresses == first.addresses

@@ -91,7 +91,7 @@ class Cluster:
         self._changed = asyncio.Event()
         self._moved = asyncio.Event()
         self._known = False
-        """The pool's pods were listed and told."""
+        """There is a pool, its pods were listed, and all of that was told."""
         self._pods_standing = Standing()
         self._pods_known = False
         self._pools = self._kind(self._pool_resource(), read_pool, self._see_pool)
@@ -106,7 +106,7 @@ class Cluster:
     @property
     def ready(self) -> bool:
         """Requests can be served as far as Kubernetes goes."""
-        return self._known and self._pool is not None
+        return self._known
 
     @property
     def why_not(self) -> str:
@@ -187,7 +187,7 @@ class Cluster:
         self._pool = after
         if after is None:
             log.warning("the InferencePool is gone", pool=self._scope.pool)
-            self._pods_known = self._known = False
+            self._pods_known = False
             self._membership.restart({})
         else:
             log.info("the InferencePool is", selector=after.selector, ports=after.ports)
