@@ -13,7 +13,8 @@ Of one endpoint, with its speeds (`Speeds`):
 - *pressure*: blocks that are not free have to be given back by others first. In one usual answer's
   time all blocks of a full engine are given back once.
 - *transfer*: where the endpoint computes the prompt for another one (`Request.peer`): what that one
-  lacks travels there. No answer is written here then.
+  lacks travels there. No answer is written here then. Where that other one computes it for the
+  endpoint (`Request.prefilled`), what the endpoint lacks travels here, and nothing is computed.
 - *stall* and *crowding*: seconds that others lose. Each running answer stands still while this
   prompt is computed, and its steps grow while this answer is written: a second of each counts
   `harm` of one's own. Whoever comes next waits for the prompt as well, which counts `coming`.
@@ -190,7 +191,9 @@ def expected(request: Request, candidates: Candidates, rules: CostRules) -> Expe
 
 def _answer(request: Request, rules: CostRules) -> int:
     """Tokens that are written where the request goes."""
-    return 0 if request.peer is not None else min(request.output_tokens, rules.answer_tokens)
+    if request.peer is not None and not request.prefilled:
+        return 0
+    return min(request.output_tokens, rules.answer_tokens)
 
 
 def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _Engines) -> Cost:
@@ -203,8 +206,9 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
     weight = rules.coming + rules.harm * engines.answering
     answer = _answer(request, rules)
     np.divide(ahead, speed, found.wait)
-    np.divide(lacks, speed, found.compute)
-    np.multiply(weight, found.compute, found.stall)
+    if not request.prefilled:
+        np.divide(lacks, speed, found.compute)
+        np.multiply(weight, found.compute, found.stall)
     if answer > 0:
         block_s = candidates.column("decode_s_per_block")
         held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
@@ -215,7 +219,7 @@ def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _
         np.multiply(growth + block_s * crowd, rules.harm * answer, found.crowding)
     _press(engines, (lacks + answer) / engines.block_tokens, rules, out=found.pressure)
     if request.peer is not None:
-        found.transfer[:] = _transfer(request, request.peer, candidates)
+        found.transfer[:] = _transfer(request, request.peer, candidates, lacks)
     if request.twins and max(request.twins.values()) >= rules.few_twins:
         saved = np.minimum(credited, request.prompt_tokens) / speed
         beyond = _beyond(request.twins, candidates, rules)
@@ -240,10 +244,12 @@ def _press(engines: _Engines, wanted: Column, rules: CostRules, *, out: Column) 
         np.divide(answer_s * np.maximum(short, 0.0), blocks, out)
 
 
-def _transfer(request: Request, peer: Endpoint, candidates: Candidates) -> Column:
-    """Seconds for what the destination lacks to come over from each candidate."""
+def _transfer(request: Request, peer: Endpoint, candidates: Candidates, lacks: Column) -> Column:
+    """Seconds for what the destination lacks to come over from each candidate; or from the peer,
+    for what each candidate lacks."""
     speed = np.minimum(candidates.column("pull_tokens_per_s"), peer.speeds.pull_tokens_per_s)
-    seconds: Column = peer.speeds.pull_s + peer.match.missing(request.prompt_tokens) / speed
+    moved = lacks if request.prefilled else peer.match.missing(request.prompt_tokens)
+    seconds: Column = peer.speeds.pull_s + moved / speed
     return seconds
 
 

@@ -95,11 +95,13 @@ class Course:
     """Which profiles a request runs through. Names of profiles and of deciders."""
 
     destination: str
-    """Chooses who answers; runs first, and always."""
+    """Chooses who answers; runs always, and first unless `prefill_first`."""
     prefill: str = ""
     """Chooses who computes the prompt in its place; empty: nobody."""
     prefill_decider: str = ""
     """Says whether it should; empty: always where `prefill` is set."""
+    prefill_first: bool = False
+    """Whether that is chosen before who answers; `prefill_decider` is empty then."""
     encode: str = ""
     """Chooses who computes images, audio and video in its place; empty: nobody."""
     encode_decider: str = ""

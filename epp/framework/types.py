@@ -266,7 +266,10 @@ class Request:
     failed_at: tuple[EndpointId, ...] = ()
     """Who failed earlier attempts; they are no candidates as long as there are others."""
     peer: "Endpoint | None" = None
-    """The destination, where a profile chooses who works for it; else None."""
+    """The destination, where a profile chooses who works for it; who computes the prompt, where
+    the destination is chosen after that one (`prefilled`); else None."""
+    prefilled: bool = False
+    """`peer` computes the prompt for the candidates."""
 
     @property
     def blocks(self) -> int:

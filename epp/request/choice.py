@@ -154,12 +154,13 @@ class Choice:
         )
         eligible = filters.eligible(found, asked.arrival.subset, request.failed_at)
         profile = asked.built.profiles[asked.course.destination]
-        chosen = self._rated(request, eligible, profile)
+        ahead = self._ahead(request, eligible, asked)
+        chosen = self._rated(request, eligible, profile, ahead)
         rung = self._pool.rung(chosen.chosen[0].id, now)
         if not request.exact:
             rung = max(rung, Rung.PREDICTED)
         reasons = (*chosen.reasons, f"tokens {asked.told}")
-        parts = self._parts(request, chosen.chosen, eligible, asked)
+        parts = self._parts(request, chosen.chosen, eligible, asked, ahead)
         return _decision(asked, profile, chosen, parts, rung=rung, reasons=reasons)
 
     def _by_load(self, asked: Asked) -> Decision:
@@ -167,9 +168,10 @@ class Choice:
         eligible = self._ready(asked)
         profile = asked.built.profiles[asked.course.destination]
         profile = profile.without("prefix-match", "load-only")
-        chosen = self._rated(request, eligible, profile)
+        ahead = self._ahead(request, eligible, asked)
+        chosen = self._rated(request, eligible, profile, ahead)
         reasons = (f"load only: {asked.told}", *chosen.reasons)
-        parts = self._parts(request, chosen.chosen, eligible, asked)
+        parts = self._parts(request, chosen.chosen, eligible, asked, ahead)
         return _decision(asked, profile, chosen, parts, rung=Rung.LOAD_ONLY, reasons=reasons)
 
     def _any(self, asked: Asked) -> Decision:
@@ -194,15 +196,59 @@ class Choice:
             encoding=parts.encoding,
         )
 
-    def _rated(self, request: Request, eligible: Candidates, profile: BuiltProfile) -> Selection:
+    def _ahead(self, request: Request, eligible: Candidates, asked: Asked) -> split.Part | None:
+        """Who prefills, where the course wants that to be chosen first; else None."""
+        if not asked.course.prefill_first:
+            return None
+        wish = self._wish(request, (), eligible, asked)
+        return self.attempt("split", lambda: split.ahead(wish)) or _FAILED
+
+    def _rated(
+        self,
+        request: Request,
+        eligible: Candidates,
+        profile: BuiltProfile,
+        ahead: split.Part | None,
+    ) -> Selection:
         decoders = filters.decoders(eligible)
+        prefiller = None if ahead is None else ahead.first
+        if prefiller is not None:
+            others = filters.others(decoders, {prefiller.address})
+            if others:
+                decoders, request = others, replace(request, peer=prefiller, prefilled=True)
         return schedule(request, decoders, profile, self._chance, self._ballot, rows=self._rows)
 
     def _parts(
-        self, request: Request, chosen: tuple[Endpoint, ...], eligible: Candidates, asked: Asked
+        self,
+        request: Request,
+        chosen: tuple[Endpoint, ...],
+        eligible: Candidates,
+        asked: Asked,
+        ahead: split.Part | None = None,
     ) -> "_Parts":
-        """Who does parts of the work for the `chosen`, or why nobody."""
-        wish = split.Wish(
+        """Who does parts of the work for the `chosen`, or why nobody. `ahead`: who prefills was
+        chosen before."""
+        wish = self._wish(request, chosen, eligible, asked)
+        course = asked.course
+        if ahead is not None:
+            prefilling = split.settled(ahead, chosen[0])
+        else:
+            prefilling = self.attempt("split", lambda: split.prefill(wish)) or _FAILED
+        encoding = self.attempt("encode", lambda: split.encode(wish)) or _FAILED
+        return _Parts(
+            prefilling=_stage(prefilling, course.prefill, course.prefill_decider, eligible),
+            encoding=_stage(encoding, course.encode, course.encode_decider, eligible),
+            reasons=(*prefilling.reasons, *encoding.reasons),
+        )
+
+    def _wish(
+        self,
+        request: Request,
+        chosen: tuple[Endpoint, ...],
+        eligible: Candidates,
+        asked: Asked,
+    ) -> split.Wish:
+        return split.Wish(
             request=request,
             destinations=chosen,
             eligible=eligible,
@@ -211,14 +257,6 @@ class Choice:
             chance=self._chance,
             ballot=self._ballot,
             normal=asked.mode is Mode.NORMAL,
-        )
-        course = asked.course
-        prefilling = self.attempt("split", lambda: split.prefill(wish)) or _FAILED
-        encoding = self.attempt("encode", lambda: split.encode(wish)) or _FAILED
-        return _Parts(
-            prefilling=_stage(prefilling, course.prefill, course.prefill_decider, eligible),
-            encoding=_stage(encoding, course.encode, course.encode_decider, eligible),
-            reasons=(*prefilling.reasons, *encoding.reasons),
         )
 
     def _ready(self, asked: Asked) -> Candidates:

@@ -1,9 +1,10 @@
 """Whether others than the endpoint that answers do a part of its work, and who. Pure.
 
-The destination is chosen first, as for any request. Of its prompt another endpoint may compute all
-(*prefill*), and of its images, audio and video others may compute the embeddings (*encode*). For
-each of the two a decider says whether that is worth a handoff; a profile of its own rates who could
-do it. Where nobody can, the destination does it itself and the reason says so (fault D07).
+The destination is chosen first, as for any request, unless the course asks for who prefills before
+it. Of its prompt another endpoint may compute all (*prefill*), and of its images, audio and video
+others may compute the embeddings (*encode*). For each of the two a decider says whether that is
+worth a handoff; a profile of its own rates who could do it. Where nobody can, the destination does
+it itself and the reason says so (fault D07).
 """
 
 import re
@@ -57,14 +58,21 @@ class Part:
     """Who was left of the endpoints that were looked at; None: nobody looked."""
     reasons: tuple[str, ...] = field(default=())
 
+    @property
+    def first(self) -> Endpoint | None:
+        """Who does it; None where nobody else does."""
+        if self.selection is None or self.why != Why.SPLIT:
+            return None
+        return self.selection.chosen[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """One request whose destinations are known, with all that its parts depend on."""
+    """One request with all that its parts depend on."""
 
     request: Request
     destinations: tuple[Endpoint, ...]
-    """The first of them is who would hand over."""
+    """The first of them is who would hand over; empty as long as they are not known."""
     eligible: Candidates
     """The ready endpoints that the gateway allows, whatever their role."""
     built: Built
@@ -106,6 +114,35 @@ def prefill(wish: Wish) -> Part:
         told=_uncached,
     )
     return _part(wish, stage)
+
+
+def ahead(wish: Wish) -> Part:
+    """Choose who prefills for a destination that is not known yet; see `settled`."""
+    if not wish.normal:
+        return Part(why=Why.MODE)
+    if wish.request.whole:
+        return Part(why=Why.NOT_SPLITTABLE)
+    profile = wish.built.profiles[wish.course.prefill]
+    found = wish.eligible if profile.filters else filters.prefillers(wish.eligible)
+    if not found:
+        return Part(why=Why.NO_PREFILL_PODS, left=found)
+    selection = schedule(wish.request, found, profile, wish.chance, wish.ballot, must=False)
+    if not selection.chosen:
+        return Part(why=Why.NO_PREFILL_PODS, left=selection.left)
+    reason = f"prefill first: {', '.join(selection.reasons)}"
+    return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
+
+
+def settled(part: Part, destination: Endpoint) -> Part:
+    """What `ahead` chose, for this destination: nobody hands a prompt over to itself."""
+    if part.selection is None or part.why != Why.SPLIT:
+        return part
+    if not destination.has_sidecar:
+        return Part(why=Why.NO_SIDECAR, selection=part.selection, left=part.left)
+    chosen = tuple(one for one in part.selection.chosen if one.id != destination.id)
+    if not chosen:
+        return Part(why=Why.NO_PREFILL_PODS, selection=part.selection, left=part.left)
+    return replace(part, selection=replace(part.selection, chosen=chosen))
 
 
 def encode(wish: Wish) -> Part:

@@ -1,5 +1,6 @@
 """Which profiles a request runs through, by which header or decider, and what cannot be."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_both_forms_of_the_parameters_say_the_same(parameters: dict[str, Any]) -
     assert disagg.course(request(), ("d", "p")) == SPLIT
 
 
+@pytest.mark.parametrize("order", ["prefill-first", "prefill_first", "PrefillFirst", "prefill"])
+def test_who_prefills_may_be_chosen_first_where_there_is_a_profile_for_it(order: str) -> None:
+    disagg = handler("disagg-profile-handler", stageOrder=order, deciders={"encode": "always"})
+    assert disagg.fault({"decode", "encode"}, DECIDERS) == ""
+    wanted = Course(destination="decode", encode="encode", encode_decider="always")
+    assert disagg.course(request(), ("decode", "encode")) == wanted
+    with_prefill = replace(wanted, prefill="prefill", prefill_first=True)
+    assert disagg.course(request(), ("decode", "prefill", "encode")) == with_prefill
+
+
 def test_usual_names_of_profiles_need_not_be_said() -> None:
     disagg = handler("disagg-profile-handler", deciders={"prefill": "always"})
     wanted = Course(destination="decode", prefill="prefill", prefill_decider="always")
@@ -131,7 +142,15 @@ def test_a_name_that_stands_nowhere_is_told_at_start(
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"stageOrder": "prefill-first"}, "stageOrder must be decode-first"),
+        ({"stageOrder": "first"}, "stageOrder must be decode-first or prefill-first"),
+        (
+            {"stageOrder": "prefill", "deciders": {"prefill": "x"}},
+            "deciders.prefill is not asked with stageOrder prefill-first",
+        ),
+        (
+            {"stageOrder": "prefill", "deciderPluginName": "x"},
+            "deciders.prefill is not asked with stageOrder prefill-first",
+        ),
         (
             {"deciders": {"prefill": "x"}, "decodeProfile": "d"},
             "profiles and deciders stand beside the flat form",

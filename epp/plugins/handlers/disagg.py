@@ -7,12 +7,16 @@ profile chooses who computes the prompt; where an encode decider does, the encod
 who computes the images, audio and video of it. Plugins of both profiles see the destination as
 `Request.peer`. What nobody else can do the destination does itself.
 
+With `stageOrder: prefill-first` the prefill profile, where there is one, runs before the decode
+profile, whose plugins see who was chosen as `Request.peer`: for pools in which the endpoints that
+compute prompts are scarce, and hold what was computed before. No decider is asked then.
+
 Parameters:
 - `profiles.decode` (`decode`), `profiles.prefill` (`prefill`), `profiles.encode` (`encode`): names
   of the profiles.
 - `deciders.prefill`, `deciders.encode` (none): names of the deciders; without one there is no such
   stage.
-- `stageOrder` (`decode-first`): the only order.
+- `stageOrder` (`decode-first`; or `prefill-first`): see above.
 - `decodeProfile`, `prefillProfile`, `encodeProfile`, `prefillDeciderPluginName`,
   `deciderPluginName`, `encodeDeciderPluginName`: the older flat form of the same, never beside it.
 
@@ -28,6 +32,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from epp.framework import Course, Request, parameters
+
+_ORDERS = {
+    "": False,
+    "decode": False,
+    "decodefirst": False,
+    "prefill": True,
+    "prefillfirst": True,
+}
+"""Whether who prefills is chosen first, by the words that the reference takes."""
+
+
+def _order(text: str) -> str:
+    return text.lower().replace("-", "").replace("_", "")
 
 
 @parameters
@@ -56,10 +73,11 @@ class Disagg:
     encode_decider_plugin_name: str = ""
 
     def __post_init__(self) -> None:
-        order = self.stage_order.lower().replace("-", "").replace("_", "")
-        if order not in {"", "decode", "decodefirst"}:
-            raise ValueError("stageOrder must be decode-first: the destination is chosen first")
+        if _order(self.stage_order) not in _ORDERS:
+            raise ValueError("stageOrder must be decode-first or prefill-first")
         self._read_flat_form()
+        if self._is_prefill_first and self.deciders.prefill:
+            raise ValueError("deciders.prefill is not asked with stageOrder prefill-first")
 
     def _read_flat_form(self) -> None:
         usual = Profiles()
@@ -92,15 +110,21 @@ class Disagg:
                 return f"there is no profile {profile!r} to choose who computes {what}"
         return ""
 
-    def course(self, _: Request, __: Sequence[str], /) -> Course:
+    def course(self, _: Request, profiles: Sequence[str], /) -> Course:
         prefill, encode = self.deciders.prefill, self.deciders.encode
+        first = self._is_prefill_first and self._prefill in profiles
         return Course(
             destination=self._decode,
-            prefill=self._prefill if prefill else "",
+            prefill=self._prefill if prefill or first else "",
             prefill_decider=prefill,
+            prefill_first=first,
             encode=self._encode if encode else "",
             encode_decider=encode,
         )
+
+    @property
+    def _is_prefill_first(self) -> bool:
+        return _ORDERS[_order(self.stage_order)]
 
     @property
     def _decode(self) -> str:
