@@ -5,12 +5,17 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from epp import protocol
+from epp.control.kube.api import Refused, Resource
 from epp.control.kube.cluster import Scope
+from epp.control.kube.objects import read_pod
+from epp.control.kube.reflection import Reflection
+from epp.control.kube.reflector import Reflector
 from epp.framework import Role
 from epp.sim.apiserver.server import ApiServer
 from tests.fakes import extproc_messages as envoy
@@ -219,10 +224,10 @@ async def test_F05_pods_on_the_host_s_network_serve_the_ports_they_declare() -> 
         (500, "pods", "cannot list pods .*: 500"),
     ],
 )
-async def test_F06_what_is_refused_is_named_and_not_asked_for_in_a_hurry(
+async def test_F06_what_is_refused_is_named_and_goes_on_when_it_is_allowed(
     code: int, plural: str, says: str
 ) -> None:
-    """Protected by the pauses in `Reflector._next_pause`; red when they do not grow."""
+    """Protected by the sentences of `_refused` in `api`; red without the verb and the kind."""
     async with api_server() as server:
         pods = Pods(server)
         pods.put_pool(pool())
@@ -230,12 +235,55 @@ async def test_F06_what_is_refused_is_named_and_not_asked_for_in_a_hurry(
         async with watched(server) as (cluster, seen):
             await until(lambda: re.search(says, cluster.why_not))
             assert not cluster.ready
-            await asyncio.sleep(2.0)
-            asked = server.faults.asked["list", plural]
             server.faults.codes.clear()
             pods.add("a", "10.0.0.1")
             await until(lambda: seen.addresses)
-        assert 3 <= asked <= 14  # from 0.05 s on, twice as long each time, at most 0.5 s
+
+
+class _Refusing:
+    """An API that answers every list, or every watch, alike, and counts."""
+
+    def __init__(self, code: int, *, lists: bool) -> None:
+        self._refused = Refused(code, "no", retry_after_s=0.0, typed=True)
+        self._lists = lists
+        self.asked = 0
+
+    async def listed(self, *_: object) -> bytes:
+        self.asked += 1
+        if not self._lists:
+            raise self._refused
+        return b'{"metadata": {"resourceVersion": "7"}, "items": []}'
+
+    @asynccontextmanager
+    async def watched(self, *_: object, silent_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.asked += 1
+        if self._refused.code != 200:
+            raise self._refused
+        yield _nothing()
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for line in ():
+        yield line
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("code", "lists"), [(403, False), (500, False), (403, True), (410, True), (200, True)]
+)
+async def test_F06_what_does_not_work_is_asked_for_ever_more_rarely(code: int, lists: bool) -> None:
+    """Refused lists, refused watches, versions forgotten for ever, watches that end at once: 40
+    requests in 30 s at most. Protected by `_next_pause`; red when pauses do not grow."""
+    api = _Refusing(code, lists=lists)
+    loop = asyncio.get_running_loop()
+    resource = Resource(group="", version="v1", plural="pods", namespace=NAMESPACE)
+    reflector = Reflector(
+        api, resource, Reflection(read_pod), lambda _: None, clock=loop.time, chance=Random(1)
+    )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(30.0):
+            await reflector.run()
+    assert 5 <= api.asked <= 40
 
 
 async def test_F06_kinds_that_are_optional_are_neither_waited_for_nor_asked_for_often() -> None:
