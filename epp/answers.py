@@ -6,10 +6,10 @@ Picker and sidecar measure alike: the picker where answers pass through it, the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from epp.bodies.usage import Usage
-from epp.distribution import Distribution, Distributions
+from epp.distribution import Distribution, Distributions, Level, Levels
 
 LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
@@ -86,12 +86,31 @@ FAMILIES = (
 """Those that answers fill in are of good answers only: whole, with a status below 400."""
 
 
+class Lane:
+    """The metrics of one set of labels. Each is made when there is something to observe."""
+
+    def __init__(self, metrics: "AnswerMetrics", labels: tuple[str, ...]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self.running = metrics.running(labels)
+        self._found: dict[str, Distribution] = {}
+
+    def of(self, family: Family, *more: str) -> Distribution:
+        """`more` are values of labels beside `LABELS`."""
+        name = family.name + more[0] if more else family.name
+        found = self._found.get(name)
+        if found is None:
+            labels = (*self._labels, *more)
+            found = self._found[name] = self._metrics.of(family, labels)
+        return found
+
+
 class AnswerMetrics:
     """The metrics of one process, in the registry that is given."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._running = Gauge(RUNNING.name, RUNNING.help, RUNNING.labels, registry=registry)
-        self._gauges: dict[tuple[str, ...], Gauge] = {}
+        self._running = Levels(RUNNING.name, RUNNING.help, RUNNING.labels, registry=registry)
+        self._lanes: dict[tuple[str, ...], Lane] = {}
         self._histograms = {
             family.name: Distributions(
                 family.name, family.help, family.labels, bounds=family.buckets, registry=registry
@@ -102,13 +121,14 @@ class AnswerMetrics:
 
     def meter(self, labels: Sequence[str], request_bytes: int, began: float) -> "Meter":
         """A request that began at that time. `labels` has a value for each of `LABELS`."""
-        return Meter(self, tuple(labels), request_bytes, began)
+        key = tuple(labels)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(self, key)
+        return Meter(lane, request_bytes, began)
 
-    def running(self, labels: tuple[str, ...]) -> Gauge:
-        found = self._gauges.get(labels)
-        if found is None:
-            found = self._gauges[labels] = self._running.labels(*labels)
-        return found
+    def running(self, labels: tuple[str, ...]) -> Level:
+        return self._running.of(labels)
 
     def of(self, family: Family, labels: tuple[str, ...]) -> Distribution:
         return self._histograms[family.name].of(labels)
@@ -117,25 +137,22 @@ class AnswerMetrics:
 class Meter:
     """Measures one request, running until `end`. All times are of one clock, in seconds."""
 
-    __slots__ = ("_began", "_bytes", "_first", "_gaps", "_labels", "_last", "_metrics", "_over")
+    __slots__ = ("_began", "_bytes", "_first", "_gaps", "_lane", "_last", "_over")
 
-    def __init__(
-        self, metrics: AnswerMetrics, labels: tuple[str, ...], request_bytes: int, began: float
-    ) -> None:
-        self._metrics = metrics
-        self._labels = labels
+    def __init__(self, lane: Lane, request_bytes: int, began: float) -> None:
+        self._lane = lane
         self._began = began
         self._first: float | None = None
         self._last = began
         self._bytes = 0
         self._gaps: Distribution | None = None  # None while no stream is known
         self._over = False
-        metrics.running(labels).inc()
-        metrics.of(REQUEST_SIZE, labels).observe(request_bytes)
+        lane.running.value += 1
+        lane.of(REQUEST_SIZE).observe(request_bytes)
 
     def streams(self) -> None:
         """The answer is good so far, and comes as a stream of events."""
-        self._gaps = self._metrics.of(ITL, self._labels)
+        self._gaps = self._lane.of(ITL)
 
     def piece(self, size: int, now: float) -> None:
         """The next bytes of the answer's body."""
@@ -151,7 +168,7 @@ class Meter:
         if self._over:
             return
         self._over = True
-        self._metrics.running(self._labels).dec()
+        self._lane.running.value -= 1
         if not good:
             return
         took = now - self._began
@@ -172,12 +189,12 @@ class Meter:
         if self._first is None:
             return
         if self._gaps is None:
-            self._metrics.of(TTFT, (*self._labels, "false")).observe(took)
+            self._lane.of(TTFT, "false").observe(took)
             return
         ttft = self._first - self._began
-        self._metrics.of(TTFT, (*self._labels, "true")).observe(ttft)
+        self._lane.of(TTFT, "true").observe(ttft)
         if tokens > 1:
             self._observe(TPOT, (took - ttft) / (tokens - 1))
 
     def _observe(self, family: Family, value: float) -> None:
-        self._metrics.of(family, self._labels).observe(value)
+        self._lane.of(family).observe(value)

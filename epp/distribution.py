@@ -1,14 +1,15 @@
-"""Histograms for what is observed with every piece of every answer.
+"""Histograms and gauges for what changes with every answer, or with every piece of one.
 
 prometheus_client's take a lock or two and a walk over labels for each value, a few microseconds;
-these belong to one thread and take a bisection. They look the same on the metrics page.
+these belong to one thread and take a bisection or an addition. They look the same on the metrics
+page.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 
@@ -66,4 +67,42 @@ class Distributions:
                 seen += count
                 buckets.append((edge, float(seen)))
             family.add_metric(labels, buckets, values.total)
+        return [family]
+
+
+class Level:
+    """The value of one set of labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Levels:
+    """One gauge with all its label sets, of one thread. A `Collector` of the registry."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._by_labels: dict[tuple[str, ...], Level] = {}
+        registry.register(self)
+
+    def of(self, labels: tuple[str, ...]) -> Level:
+        """The value of these labels; whoever chooses them keeps them few."""
+        found = self._by_labels.get(labels)
+        if found is None:
+            found = self._by_labels[labels] = Level()
+        return found
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """What is registered, before there are values."""
+        return [GaugeMetricFamily(self._name, self._text, labels=self._labels)]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """What the page shows."""
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, level in self._by_labels.items():
+            family.add_metric(labels, float(level.value))
         return [family]

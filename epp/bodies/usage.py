@@ -7,6 +7,7 @@ JSON and in server-sent events. Whatever it cannot read is "not known", never an
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -27,6 +28,9 @@ class Usage:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+_NOTHING = Usage()
 
 
 class Unknown(Enum):
@@ -69,27 +73,23 @@ class ResponseWatch:
     In server-sent events each line of data is one JSON text, as every engine writes it.
     """
 
-    __slots__ = ("_carry", "_max_carry", "_skipping", "_sse", "_usage", "unknown")
+    __slots__ = ("_blind", "_carry", "_max_carry", "_skipping", "_sse", "_usage", "unknown")
 
     def __init__(
         self, content_type: str = "", content_encoding: str = "", *, max_carry: int = MAX_CARRY
     ) -> None:
-        kind = content_type.partition(";")[0].strip().lower()
-        self._sse = kind == "text/event-stream"
+        self.unknown: Unknown | None
+        """Why usage is not known; None once it was found."""
+        self._sse, self.unknown = _readable(content_type, content_encoding)
         self._max_carry = max_carry
         self._carry = bytearray()
         self._skipping = False
-        self._usage = Usage()
-        self.unknown: Unknown | None = Unknown.ABSENT
-        """None once usage was found."""
-        if content_encoding.strip().lower() not in {"", "identity"}:
-            self.unknown = Unknown.COMPRESSED
-        elif not self._sse and kind != "application/json" and not kind.endswith("+json"):
-            self.unknown = Unknown.OPAQUE
+        self._usage = _NOTHING
+        self._blind = self.unknown is not Unknown.ABSENT
 
     def feed(self, piece: bytes) -> None:
         """Look at the next bytes of the body."""
-        if self.unknown in {Unknown.COMPRESSED, Unknown.OPAQUE}:
+        if self._blind:
             return
         if self._sse:
             whole = not self._carry and not self._skipping and piece.endswith(_LINE_ENDS)
@@ -169,6 +169,18 @@ class ResponseWatch:
             completion_tokens=known.completion_tokens if completion is None else completion,
         )
         self.unknown = None
+
+
+@lru_cache(maxsize=256)
+def _readable(content_type: str, content_encoding: str) -> tuple[bool, Unknown | None]:
+    """Whether a body is server-sent events, and why its usage is not known so far."""
+    kind = content_type.partition(";")[0].strip().lower()
+    sse = kind == "text/event-stream"
+    if content_encoding.strip().lower() not in {"", "identity"}:
+        return sse, Unknown.COMPRESSED
+    if not sse and kind != "application/json" and not kind.endswith("+json"):
+        return sse, Unknown.OPAQUE
+    return sse, Unknown.ABSENT
 
 
 def _item(holder: object, name: str) -> object:

@@ -33,6 +33,9 @@ MEASURED = frozenset(
 )
 """Paths at which a model computes an answer; all others are no requests in the metrics' sense."""
 
+ASKABLE = frozenset({"/v1/completions", "/v1/chat/completions"})
+"""Paths whose streams tell usage only when they are asked to, by `stream_options`."""
+
 _OPTIONS = "stream_options"
 _OFF = {None, b"null", b"false"}
 

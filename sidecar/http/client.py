@@ -19,9 +19,9 @@ Wait = Awaitable[None] | None
 Take = Callable[[bytes], Wait]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
-    """Status line and fields of an engine's answer."""
+    """Status line and fields of an engine's answer. Never changed once it is made."""
 
     status: int
     reason: str
@@ -48,15 +48,18 @@ class Whole:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """A request as the engine gets it."""
+    """A request as the engine gets it. Never changed once it is made."""
 
     method: str
     target: str
     """Path and query as they were on the wire; begins with `/`."""
     fields: Fields
+    """Empty where `lines` has them."""
     upload: Upload | Content | None
+    lines: bytes | None = None
+    """The fields as they are written, `Host` among them, where they are at hand."""
 
 
 class Client(Protocol):

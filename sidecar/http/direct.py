@@ -15,10 +15,10 @@ from epp.protocol import DATA_PARALLEL, ENCODERS, PREFILLER
 from sidecar.proxy import Outcome
 from sidecar.transfer.legs import LEG_HEADER
 
+from . import headers
 from .client import Call, Client, Head, Line, Wait
 from .exchange import Exchange
 from .incoming import Incoming
-from .intake import is_form
 from .passage import Passage
 from .refusals import ENGINE_LOST, ENGINE_SILENT, TOO_LONG, LegError, Refused
 
@@ -31,6 +31,7 @@ _NOT_PLAIN = frozenset(
     )
 )
 """Fields that make a request one which only a task serves."""
+_HOST, _CONNECTION = b"host", b"connection"
 _MULTIPART = b"multipart"
 
 Over = Callable[[Coroutine[None, None, None] | None], None]
@@ -41,17 +42,19 @@ log = structlog.get_logger(__name__)
 
 def is_plain(incoming: Incoming) -> bool:
     """Whether a head asks for nothing but to be passed on."""
-    if incoming.on_leg_port or not _NOT_PLAIN.isdisjoint(incoming.index):
+    shape, target = incoming.shape, incoming.target
+    if shape is None or incoming.on_leg_port or not _NOT_PLAIN.isdisjoint(shape.at):
         return False
-    target = incoming.target
+    if _HOST not in shape.at:  # HTTP/1.0
+        return False
     if not target.startswith("/") or target.startswith("/health") or incoming.method == "CONNECT":
         return False
+    if _CONNECTION in shape.at and any(
+        headers.names_options(incoming.worth[number]) for number in shape.at[_CONNECTION]
+    ):
+        return False
     kind = incoming.first(b"content-type")
-    return (
-        kind is None
-        or _MULTIPART not in kind.lower()
-        or not is_form(incoming.values("content-type"))
-    )
+    return kind is None or _MULTIPART not in kind.lower()
 
 
 class Desk(Protocol):

@@ -1,5 +1,7 @@
 """What is known about one exchange while it lasts."""
 
+from functools import lru_cache
+
 from epp.answers import AnswerMetrics, Meter
 from epp.bodies.usage import ResponseWatch, Unknown, Usage
 from epp.protocol import DECISION_ID, PREDICTED_CACHED_TOKENS
@@ -9,6 +11,7 @@ from . import headers
 from .incoming import Incoming
 
 
+@lru_cache(maxsize=256)
 def is_stream(content_type: str) -> bool:
     """Whether a body of this kind is server-sent events."""
     return content_type.partition(";")[0].strip().lower() == "text/event-stream"

@@ -1,7 +1,7 @@
 """Which header fields pass a proxy, and in which spelling. Pure."""
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from epp.protocol import (
     ADMIN_TOKEN,
@@ -25,10 +25,13 @@ _NOT_FOR_ENGINES = frozenset({_EXPECT, *_HOP_BY_HOP, *_INTERNAL})
 _NOT_BESIDE_LENGTH = _NOT_FOR_ENGINES | {CONTENT_LENGTH}
 _NOT_FOR_LEGS = _NOT_BESIDE_LENGTH | {_REQUEST_ID, _ACCEPT_ENCODING}
 _KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
+_LASTING = frozenset({b"", b"keep-alive", b"close"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _CONNECTION = len(b"connection")
+_TYPE, _ENCODING = len(b"content-type"), len(b"content-encoding")
+_LENGTH = len(CONTENT_LENGTH)
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROLS = bytes((*range(9), *range(10, 32), 127))
 
 MAX_DECISION_ID = 128
 """Longest decision id that is reported, in characters."""
@@ -42,12 +45,27 @@ def for_engine(headers: RawHeaders, length: int | None = None) -> Fields:
     """
     dropped = _NOT_FOR_ENGINES if length is None else _NOT_BESIDE_LENGTH
     kept = [
-        (field[0], b"identity") if field[0].lower() == _ACCEPT_ENCODING else field
+        (field[0], b"identity") if is_identity_only(field[0].lower()) else field
         for field in _kept(headers, dropped)
     ]
     if length is not None:
         kept.append((CONTENT_LENGTH, b"%d" % length))
     return kept
+
+
+def is_identity_only(key: bytes) -> bool:
+    """Whether an engine gets this field (in lower case) with another value than it had."""
+    return key == _ACCEPT_ENCODING
+
+
+def passes_beside_length(key: bytes) -> bool:
+    """Whether an engine gets this field (in lower case) of a request whose body is sent whole."""
+    return key not in _NOT_BESIDE_LENGTH
+
+
+def names_options(connection: bytes) -> bool:
+    """Whether a value of `Connection` says more than how long the connection lasts."""
+    return connection.lower() not in _LASTING
 
 
 def for_leg(headers: RawHeaders, request_id: str, length: int) -> Fields:
@@ -69,6 +87,32 @@ def replaced(fields: Fields, name: bytes, value: bytes) -> Fields:
     return [(key, value if key.lower() == name else old) for key, old in fields]
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a head says of the body behind it."""
+
+    kind: str = ""
+    coding: str = ""
+    length: int | None = None
+    """As it is announced, if it is."""
+
+
+def content_of(fields: RawHeaders) -> Content:
+    """Of several fields of one name the first counts."""
+    kind = coding = b""
+    length: bytes | None = None
+    for name, value in fields:
+        size = len(name)
+        if size == _TYPE and not kind and name.lower() == b"content-type":
+            kind = value
+        elif size == _LENGTH and length is None and name.lower() == CONTENT_LENGTH:
+            length = value
+        elif size == _ENCODING and not coding and name.lower() == b"content-encoding":
+            coding = value
+    known = int(length) if length is not None and length.isdigit() else None
+    return Content(kind.decode("latin-1"), coding.decode("latin-1"), known)
+
+
 def length_of(fields: RawHeaders) -> int | None:
     """The body's length as it is announced, if it is."""
     for name, value in fields:
@@ -84,7 +128,12 @@ def for_client(headers: RawHeaders) -> Fields:
 
 def is_fit(headers: RawHeaders) -> bool:
     """Whether every field can be written again: none holds a control character."""
-    return not any(_CONTROL.search(name) or _CONTROL.search(value) for name, value in headers)
+    return is_printable(b"".join([part for field in headers for part in field]))
+
+
+def is_printable(text: bytes) -> bool:
+    """Whether it holds no control character."""
+    return len(text.translate(None, _CONTROLS)) == len(text)
 
 
 def asks_for_upgrade(headers: RawHeaders) -> bool:

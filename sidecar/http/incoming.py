@@ -1,10 +1,12 @@
 """A client's request as far as its head says, whoever read it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sidecar.transfer.targets import Target
 
 from .headers import RawHeaders
+from .shapes import Shape
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +28,12 @@ class Incoming:
     on_leg_port: bool = False
     arrived: float | None = None
     """When the head came, by the service's clock; None: when it begins to be served."""
+    shape: Shape | None = None
+    """Of the names of `fields`, from a reader that has looked it up."""
+    worth: Sequence[bytes] = ()
+    """The values of `fields`, beside a shape."""
     by_name: dict[bytes, list[bytes]] | None = None
-    """Values by name in lower case, from a reader that has made it already."""
+    """Made when it is first needed; see `index`."""
 
     @property
     def path(self) -> str:
@@ -36,18 +42,22 @@ class Incoming:
 
     def first(self, name: bytes) -> bytes | None:
         """The first value of a field as it was sent. `name` in lower case."""
+        if self.shape is not None:
+            return self.shape.first(name, self.worth)
         found = self.index.get(name)
         return None if found is None else found[0]
 
     def values(self, name: str) -> tuple[str, ...]:
         """All values of a field, in order. `name` in lower case."""
+        if self.shape is not None and name.encode() not in self.shape.at:
+            return ()
         found = self.index.get(name.encode())
         return () if found is None else tuple(value.decode("latin-1") for value in found)
 
     def value(self, name: str) -> str | None:
         """The first value of a field."""
-        found = self.index.get(name.encode())
-        return None if found is None else found[0].decode("latin-1")
+        found = self.first(name.encode())
+        return None if found is None else found.decode("latin-1")
 
     @property
     def index(self) -> dict[bytes, list[bytes]]:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from epp.answers import AnswerMetrics
-from sidecar.bodies import api_of
 
-from .asking import MEASURED, asked, with_usage
+from .asking import ASKABLE, MEASURED, asked, with_usage
 from .exchange import Exchange
 from .incoming import Incoming
 from .intake import INLINE_BYTES
@@ -42,7 +41,7 @@ class Measuring:
         return self._began(exchange, body, *_read(body, self._of_stream(request.path)))
 
     def _of_stream(self, path: str) -> bool:
-        return self.request_usage and api_of(path) is not None
+        return self.request_usage and path in ASKABLE
 
     def _began(
         self, exchange: Exchange, body: bytes, model: str | None, extended: bytes | None

@@ -130,12 +130,11 @@ class Passage:
 
     def _of(self, head: Head, *, trusted: bool) -> Passing:
         exchange = self._exchange
-        kind, coding = head.value("content-type"), head.value("content-encoding")
-        exchange.answered(head.status, kind, coding)
+        content = headers.content_of(head.fields)
+        exchange.answered(head.status, content.kind, content.coding)
         return Passing(
-            head,
-            kind,
-            coding,
+            head.status,
+            content,
             bodiless=self._client.incoming.method == "HEAD",
             hides_usage=exchange.hides_usage,
             trusted=trusted,

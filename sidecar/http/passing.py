@@ -8,9 +8,8 @@ usage of a stream that only we asked for. JSON whose length was announced is hel
 from sidecar.transfer.answers import Untouched, answer_filter
 from sidecar.transfer.redaction import may_name
 
-from . import headers
-from .client import Head
 from .exchange import is_stream
+from .headers import Content
 from .unasked import WithoutUsage
 
 MAX_HELD = 1 << 20
@@ -25,30 +24,29 @@ class Passing:
 
     def __init__(
         self,
-        head: Head,
-        kind: str,
-        coding: str,
+        status: int,
+        content: Content,
         *,
         bodiless: bool,
         hides_usage: bool,
         trusted: bool,
     ) -> None:
-        """`kind` and `coding`: the body's, as the head tells them. `bodiless`: the request was
-        HEAD. A `trusted` caller gets the parameters, too.
+        """`content`: as the answer's head tells it. `bodiless`: the request was HEAD. A `trusted`
+        caller gets the parameters, too.
         """
+        kind, coding = content.kind, content.coding
         self._content = None if trusted else answer_filter(kind, coding)
         if isinstance(self._content, Untouched):
             self._content = None
-        readable = coding.strip().lower() in {"", "identity"}
-        hides = hides_usage and readable and is_stream(kind)
+        hides = hides_usage and is_stream(kind) and coding.strip().lower() in {"", "identity"}
         self._usage = WithoutUsage() if hides else None
         self._seen = self._passed = 0
-        self.length = headers.length_of(head.fields)
+        self.length = content.length
         """As it is announced to the client; None when it cannot be known before the end."""
         self.held: bytearray | None = None
         """Where the body is kept until its length is known; None when it passes at once."""
         if (self._content or self._usage) and self.length is not None and not bodiless:
-            if head.status in _BODILESS:
+            if status in _BODILESS:
                 return
             if self.length <= MAX_HELD:
                 self.held = bytearray()

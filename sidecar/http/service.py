@@ -273,7 +273,11 @@ class Service:
         exchange = Exchange(incoming, now if incoming.arrived is None else incoming.arrived)
         body = self.measuring.begin_at_once(incoming, exchange, body)
         passage = self._passage(client, exchange)
-        call = self._call(incoming, Content(body) if incoming.has_body else None)
+        if incoming.has_body and incoming.shape is not None:
+            lines = incoming.shape.engine_lines(incoming.worth, len(body))
+            call = Call(incoming.method, incoming.target, [], Content(body), lines)
+        else:
+            call = self._call(incoming, None)
         direct = Direct(self, client, exchange, passage, call, size=size, began=now, over=over)
         self.directs.add(direct)
         self.store.held_bytes += size

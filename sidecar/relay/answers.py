@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import httptools
 
 from sidecar.http.client import Head
-from sidecar.http.headers import is_fit
+from sidecar.http.headers import is_printable
 from sidecar.proxy import Limits
 
 from .requests import END, HEAD_FIELDS, MAX_DIGITS, OVERHEAD, Mark
 
 MAX_INTERIM = 16
 _BODILESS = {204, 304}
+_LENGTH, _CODING = len(b"content-length"), len(b"transfer-encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,9 @@ class _Refusal(Exception):
 
 
 class AnswerReader:
-    """Reads the answer to one request. Dead after its end."""
+    """Reads the answers of one connection, one after the other. `begin` before each."""
 
     __slots__ = (
-        "_bodiless",
         "_body",
         "_events",
         "_fields",
@@ -43,6 +43,7 @@ class AnswerReader:
         "_interim",
         "_is_head",
         "_limits",
+        "_most",
         "_over",
         "_parser",
         "_reason",
@@ -53,10 +54,15 @@ class AnswerReader:
         "seen",
     )
 
-    def __init__(self, limits: Limits, *, method: str) -> None:
+    def __init__(self, limits: Limits, *, method: str = "GET") -> None:
         self._limits = limits
-        self._is_head = method == "HEAD"
+        self._most = HEAD_FIELDS * limits.max_header_bytes
         self._parser = httptools.HttpResponseParser(self)
+        self.begin(method)
+
+    def begin(self, method: str) -> None:
+        """An answer to this method is due, on a connection that is new or was `reusable`."""
+        self._is_head = method == "HEAD"
         self._events: list[Event] = []
         self._fields: list[tuple[bytes, bytes]] = []
         self._reason = b""
@@ -64,7 +70,6 @@ class AnswerReader:
         self._wire = self._body = 0
         self._over = False
         self._until_close = False
-        self._bodiless = False
         self.seen = False
         """Whether a byte came."""
         self.headed = False
@@ -94,8 +99,7 @@ class AnswerReader:
                 events.append(GARBLED)
             return events
         self._wire += len(data)
-        most = HEAD_FIELDS * self._limits.max_header_bytes
-        if not self._over and self._wire - self._body > most + OVERHEAD * self._body:
+        if not self._over and self._wire - self._body > self._most + OVERHEAD * self._body:
             self._over = True
             events.append(GARBLED)
         return events
@@ -117,7 +121,7 @@ class AnswerReader:
         self._reason = b""
 
     def on_status(self, part: bytes) -> None:
-        self._reason += part
+        self._reason = self._reason + part if self._reason else part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value.rstrip(b" \t")))
@@ -136,8 +140,9 @@ class AnswerReader:
         self._fields = []  # from here on those of trailers
         self.headed = True
         self._events.append(head)
-        if self._is_head:
+        if self._is_head:  # the parser would wait for the body
             self._end()
+            self._parser = httptools.HttpResponseParser(self)
 
     def on_body(self, data: bytes) -> None:
         if self._over:
@@ -160,20 +165,23 @@ class AnswerReader:
     def _check(self, status: int) -> None:
         version = self._parser.get_http_version()
         self._http11 = version == "1.1"
-        if version not in {"1.1", "1.0"} or status > 999 or not is_fit([(b"", self._reason)]):
+        if version not in {"1.1", "1.0"} or status > 999:
             raise _Refusal
         lengths: list[bytes] = []
         codings: list[bytes] = []
         most = self._limits.max_header_bytes
-        for name, value in self._fields:
-            if len(name) + len(value) > most:
+        text = [self._reason]
+        for field in self._fields:
+            name, value = field
+            size = len(name)
+            if size + len(value) > most:
                 raise _Refusal
-            key = name.lower()
-            if key == b"content-length":
+            text += field
+            if size == _LENGTH and name.lower() == b"content-length":
                 lengths.append(value)
-            elif key == b"transfer-encoding":
+            elif size == _CODING and name.lower() == b"transfer-encoding":
                 codings.append(value)
-        if not is_fit(self._fields):
+        if not is_printable(b"".join(text)):
             raise _Refusal
         if codings and (codings[0].lower() != b"chunked" or len(codings) > 1 or not self._http11):
             raise _Refusal
@@ -181,5 +189,5 @@ class AnswerReader:
             codings or len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS
         ):
             raise _Refusal
-        self._bodiless = self._is_head or status in _BODILESS
-        self._until_close = not (codings or lengths or self._bodiless)
+        bodiless = self._is_head or status in _BODILESS
+        self._until_close = not (codings or lengths or bodiless)

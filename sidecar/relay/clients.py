@@ -12,7 +12,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol, cast
 
 from sidecar.guard import address
@@ -177,11 +177,12 @@ class ClientConnection(asyncio.Protocol):
             peer=self._peer,
             on_leg_port=self._on_leg_port,
             arrived=self._house.arrived(),
-            by_name=head.by_name,
+            shape=head.shape,
+            worth=head.values,
         )
         self._turn = Turn(self, incoming, keeps=head.keep_alive)
         short = head.length is not None and head.length <= INLINE_BYTES
-        if (head.has_body and not short) or b"expect" in head.by_name:
+        if (head.has_body and not short) or b"expect" in head.shape.at:
             self._need_task()
 
     def _need_task(self) -> None:
@@ -266,6 +267,9 @@ class ClientConnection(asyncio.Protocol):
 
     def date(self) -> bytes:
         return self._house.date()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._house.loop.call_soon(call)
 
     def cut(self, *, reset: bool) -> None:
         self._closing = True

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+from sidecar.http import headers
 from sidecar.http.client import Call, Head, Listener, Take, Wait
 from sidecar.http.refusals import ENGINE_GARBLED, ENGINE_LOST, LegError
 from sidecar.http.upload import Content, Upload
@@ -165,10 +166,9 @@ class EngineConnection(asyncio.Protocol):
         self.to = to
         self.since = 0.0
         """When it was put away last; kept by whoever keeps it."""
-        self._limits = limits
         self._spare = spare
         self._gone = gone
-        self._reader: AnswerReader | None = None
+        self._reader = AnswerReader(limits)
         self._answer: Listener | None = None
         self._sending: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -181,7 +181,7 @@ class EngineConnection(asyncio.Protocol):
     @property
     def silent(self) -> bool:
         """Whether not a byte of an answer came to the last request."""
-        return self._reader is None or not self._reader.seen
+        return not self._reader.seen
 
     async def ask(self, call: Call) -> EngineAnswer:
         """Send a request and wait for the head of its answer. Raises LegError."""
@@ -196,15 +196,16 @@ class EngineConnection(asyncio.Protocol):
 
     def ask_for(self, listener: Listener, call: Call) -> None:
         """Send a request, and tell `listener` what comes."""
-        self._reader = AnswerReader(self._limits, method=call.method)
+        self._reader.begin(call.method)
         self._answer = listener
         upload = call.upload
-        chunked = isinstance(upload, Upload) and not any(
-            name.lower() == b"content-length" for name, _ in call.fields
-        )
-        head = framing.request_head(
-            call.method, call.target, call.fields, host=str(self.to), chunked=chunked
-        )
+        chunked = isinstance(upload, Upload) and headers.length_of(call.fields) is None
+        if call.lines is not None:
+            head = framing.written_head(call.method, call.target, call.lines)
+        else:
+            head = framing.request_head(
+                call.method, call.target, call.fields, host=str(self.to), chunked=chunked
+            )
         if isinstance(upload, Content) and len(upload.body) > JOINED:
             self._transport.writelines((head, upload.body))
         elif isinstance(upload, Content):
@@ -238,7 +239,7 @@ class EngineConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         answer, reader = self._answer, self._reader
-        if answer is None or reader is None:
+        if answer is None:
             self._transport.abort()  # nobody asked
             return
         for event in reader.feed(data):
@@ -261,7 +262,7 @@ class EngineConnection(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
         self.resume_writing()
-        if answer is None or reader is None:
+        if answer is None:
             return
         if error is None and reader.eof() is END:
             answer.end()

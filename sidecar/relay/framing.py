@@ -9,12 +9,14 @@ Rules
 """
 
 from enum import Enum, auto
+from functools import lru_cache
 
 from sidecar.http.headers import CONTENT_LENGTH, Fields, RawHeaders, without
 
 LAST_CHUNK = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODILESS = {204, 304}
+_HOST, _DATE, _LENGTH = len(b"host"), len(b"date"), len(CONTENT_LENGTH)
 
 
 class Frame(Enum):
@@ -45,42 +47,52 @@ def answer_head(
     date: bytes,
     close: bool,
 ) -> bytes:
-    """Status line and fields of an answer. `date` is the field as a whole, for one that has none.
+    """Status line and fields of an answer. `date` is the field, for one that has none.
 
     Of an answer without a body the length is told all the same if it is known, but not of a 204.
     """
-    lines = [b"HTTP/1.1 %d %b\r\n" % (status, reason.encode("latin-1", "replace"))]
+    lines = [_status_line(status, reason)]
     dated = False
-    for name, value in without(fields, CONTENT_LENGTH):
-        lines.append(b"%b: %b\r\n" % (name, value))
-        dated = dated or (len(name) == 4 and name.lower() == b"date")
+    for field in fields:
+        size = len(field[0])
+        if size == _LENGTH and field[0].lower() == CONTENT_LENGTH:
+            continue
+        dated = dated or (size == _DATE and field[0].lower() == b"date")
+        lines.append(b": ".join(field))
     if frame is Frame.CHUNKS:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
+        lines.append(b"Transfer-Encoding: chunked")
     elif length is not None and status != 204:
-        lines.append(b"Content-Length: %d\r\n" % length)
+        lines.append(b"Content-Length: %d" % length)
     if not dated:
         lines.append(date)
     if close or frame is Frame.UNTIL_CLOSE:
-        lines.append(b"Connection: close\r\n")
+        lines.append(b"Connection: close")
     lines.append(b"\r\n")
-    return b"".join(lines)
+    return b"\r\n".join(lines)
+
+
+@lru_cache(maxsize=256)
+def _status_line(status: int, reason: str) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, reason.encode("latin-1", "replace"))
 
 
 def request_head(
     method: str, target: str, fields: RawHeaders, *, host: str, chunked: bool
 ) -> bytes:
     """Request line and fields as an engine gets them. `host` is for a request that names none."""
-    lines = [b"%b %b HTTP/1.1\r\n" % (method.encode(), target.encode("latin-1"))]
-    named = False
-    for name, value in without(list(fields), CONTENT_LENGTH) if chunked else fields:
-        lines.append(b"%b: %b\r\n" % (name, value))
-        named = named or (len(name) == 4 and name.lower() == b"host")
-    if not named:
-        lines.append(b"Host: %b\r\n" % host.encode())
     if chunked:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        fields = without(list(fields), CONTENT_LENGTH)
+    lines = [b": ".join(field) for field in fields]
+    if not any(len(name) == _HOST and name.lower() == b"host" for name, _ in fields):
+        lines.append(b"Host: %b" % host.encode())
+    if chunked:
+        lines.append(b"Transfer-Encoding: chunked")
+    return written_head(method, target, b"\r\n".join((*lines, b"")))
+
+
+def written_head(method: str, target: str, lines: bytes) -> bytes:
+    """The same around fields that are written already, each with its line's end."""
+    return f"{method} {target} HTTP/1.1\r\n".encode("latin-1") + lines + b"\r\n"
 
 
 def chunk(data: bytes) -> bytes:

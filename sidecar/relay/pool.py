@@ -34,6 +34,7 @@ class Engines:
         return len(self._open)
 
     async def __aenter__(self) -> "Engines":
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -78,7 +79,9 @@ class Engines:
 
     def _kept(self, target: Target) -> EngineConnection | None:
         spare = self._spare.get(target)
-        oldest = asyncio.get_running_loop().time() - self._limits.engine_keepalive_s
+        if not spare:
+            return None
+        oldest = self._loop.time() - self._limits.engine_keepalive_s
         while spare:
             connection = spare.pop()
             if connection.usable and connection.since >= oldest:
@@ -87,11 +90,13 @@ class Engines:
         return None
 
     def _put_away(self, connection: EngineConnection) -> None:
-        spare = self._spare.setdefault(connection.to, deque())
+        spare = self._spare.get(connection.to)
+        if spare is None:
+            spare = self._spare[connection.to] = deque()
         if len(spare) >= MAX_SPARE:
             connection.drop()
             return
-        connection.since = asyncio.get_running_loop().time()
+        connection.since = self._loop.time()
         spare.append(connection)
 
     async def _connect(self, to: Target) -> EngineConnection:

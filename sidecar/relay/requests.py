@@ -18,8 +18,9 @@ from typing import Final
 
 import httptools
 
-from sidecar.http.headers import RawHeaders
+from sidecar.http.headers import RawHeaders, is_printable
 from sidecar.http.refusals import BAD_BODY, TARGET_UNREADABLE, UNREADABLE, Refused
+from sidecar.http.shapes import Shape, shape_of
 from sidecar.proxy import Limits
 
 HEAD_FIELDS = 4
@@ -29,7 +30,6 @@ OVERHEAD = 16
 MAX_DIGITS = 19
 """Of a Content-Length."""
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -57,8 +57,8 @@ class RequestHead:
     method: str
     target: str
     fields: RawHeaders
-    by_name: dict[bytes, list[bytes]]
-    """Values by name in lower case."""
+    shape: Shape
+    values: list[bytes]
     http11: bool
     length: int | None
     """As announced; None when chunked or not at all."""
@@ -82,21 +82,23 @@ class RequestReader:
         "_dead",
         "_events",
         "_fed",
-        "_fields",
         "_in_body",
         "_keep_alive",
         "_left",
         "_limits",
+        "_names",
         "_overhead",
         "_parser",
         "_target",
+        "_values",
     )
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._events: list[Event] = []
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._names: list[bytes] = []
+        self._values: list[bytes] = []
         self._target = b""
         self._in_body = False
         self._keep_alive = True
@@ -115,7 +117,7 @@ class RequestReader:
     @property
     def begun(self) -> bool:
         """Whether a head has begun and not ended."""
-        return not self._in_body and bool(self._target or self._fields)
+        return not self._in_body and bool(self._target or self._names)
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes tell. After `Broken`, and after an upgrade was asked for, nothing."""
@@ -150,7 +152,7 @@ class RequestReader:
     # --- httptools' callbacks
 
     def on_message_begin(self) -> None:
-        self._fields = []
+        self._names, self._values = [], []
         self._target = b""
         self._in_body = False
         self._overhead = self._body = self._left = 0
@@ -159,9 +161,8 @@ class RequestReader:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value.rstrip(b" \t")))
-        if len(self._fields) > self._limits.max_headers:
-            self._refuse(self._unreadable())
+        self._names.append(name)
+        self._values.append(value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         version = self._parser.get_http_version()
@@ -173,7 +174,7 @@ class RequestReader:
         self._in_body = True
         self._left = head.length or 0
         self._keep_alive = head.keep_alive
-        self._fields = []  # from here on those of trailers
+        self._names, self._values = [], []  # from here on those of trailers
         self._events.append(head)
 
     def on_body(self, data: bytes) -> None:
@@ -184,9 +185,11 @@ class RequestReader:
         self._events.append(data)
 
     def on_message_complete(self) -> None:
+        if len(self._names) > self._limits.max_headers:
+            self._refuse(BAD_BODY)
         self._in_body = False
         self._target = b""
-        self._fields = []
+        self._names, self._values = [], []
         self._overhead = self._body = self._left = 0
         self._events.append(END)
         self._dead = not self._keep_alive
@@ -194,45 +197,49 @@ class RequestReader:
     # --- the rules
 
     def _head(self, *, http11: bool) -> RequestHead:
-        by_name: dict[bytes, list[bytes]] = {}
-        if _CONTROL.search(b"".join([value for _, value in self._fields])):
+        names, values = tuple(self._names), self._values
+        if len(names) > self._limits.max_headers:
             self._refuse(UNREADABLE)
+        text = b"".join(values)
+        if not is_printable(text):
+            self._refuse(UNREADABLE)
+        shape = shape_of(names)
         most = self._limits.max_header_bytes
-        for name, value in self._fields:
-            if len(name) + len(value) > most:
-                self._refuse(UNREADABLE)
-            by_name.setdefault(name.lower(), []).append(value)
-        hosts = len(by_name.get(b"host", ()))
+        if shape.size + len(text) > most and any(
+            len(name) + len(value) > most for name, value in zip(names, values, strict=True)
+        ):
+            self._refuse(UNREADABLE)
+        hosts = len(shape.at.get(b"host", ()))
         if hosts > 1 or (http11 and not hosts):
             self._refuse(UNREADABLE)
-        length, chunked = self._framing(by_name, http11=http11)
-        options = b",".join(by_name.get(b"connection", ())).lower()
+        length, chunked = self._framing(shape, http11=http11)
+        options = b",".join([values[number] for number in shape.at.get(b"connection", ())])
         return RequestHead(
             method=self._parser.get_method().decode(),
             target=self._target.decode(),
-            fields=self._fields,
-            by_name=by_name,
+            fields=list(zip(names, values, strict=True)),
+            shape=shape,
+            values=values,
             http11=http11,
             length=length,
             has_body=chunked or bool(length),
-            keep_alive=http11 and b"close" not in options,
+            keep_alive=http11 and b"close" not in options.lower(),
         )
 
-    def _framing(
-        self, by_name: dict[bytes, list[bytes]], *, http11: bool
-    ) -> tuple[int | None, bool]:
-        lengths = by_name.get(b"content-length")
-        codings = by_name.get(b"transfer-encoding")
+    def _framing(self, shape: Shape, *, http11: bool) -> tuple[int | None, bool]:
+        lengths = shape.at.get(b"content-length")
+        codings = shape.at.get(b"transfer-encoding")
         if codings is not None:
-            plain = len(codings) == 1 and codings[0].lower() == b"chunked"
+            plain = len(codings) == 1 and self._values[codings[0]].lower() == b"chunked"
             if not plain or lengths is not None or not http11:
                 self._refuse(UNREADABLE)
             return None, True
         if lengths is None:
             return None, False
-        if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:
+        length = self._values[lengths[0]]
+        if len(lengths) != 1 or not length.isdigit() or len(length) > MAX_DIGITS:
             self._refuse(UNREADABLE)
-        return int(lengths[0]), False
+        return int(length), False
 
     def _refuse(self, refused: Refused) -> None:
         self._broken = refused

@@ -111,7 +111,7 @@ class OwnRelay:
     def date(self) -> bytes:
         now = int(self._wall_s())
         if now != self._date[0] or not self._date[1]:
-            self._date = (now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode())
+            self._date = (now, f"Date: {formatdate(now, usegmt=True)}".encode())
         return self._date[1]
 
     def _sweep(self) -> None:

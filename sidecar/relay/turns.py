@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from sidecar.http.client import Wait
@@ -30,6 +31,9 @@ class Wire(Protocol):
 
     def date(self) -> bytes:
         """The `Date` field of this second."""
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call this when all that came at once is seen to."""
 
     def cut(self, *, reset: bool) -> None: ...
 
@@ -152,7 +156,7 @@ class Turn:
             date=self._wire.date(),
             close=not self.keeps,
         )
-        asyncio.get_running_loop().call_soon(self.flush)  # alone, unless data follows at once
+        self._wire.soon(self.flush)  # alone, unless data follows at once
         return None
 
     def write(self, data: bytes) -> Wait:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import structlog
+from prometheus_client import Counter
 
 from epp.state.engine_blocks import Delta
 from epp.state.entries import Entries, EntriesError
@@ -41,6 +42,7 @@ class Reporter:
     ) -> None:
         """`mirror` makes the engine's mirror, given who hears of changes."""
         self._metrics = metrics
+        self._ended: dict[Outcome, Counter] = {}
         self._engine: EngineWatch | None = None
         self._wake: Callable[[], None] = lambda: None
         self.draining = False
@@ -186,8 +188,11 @@ class Reporter:
 
     def _count(self, ended: Ended) -> None:
         metrics, usage = self._metrics, ended.usage
-        metrics.requests.labels(ended.outcome.value).inc()
-        if usage.cached_tokens is not None:
-            metrics.predicted_cached_tokens.inc(ended.predicted_cached_tokens or 0)
+        counter = self._ended.get(ended.outcome)
+        if counter is None:
+            counter = self._ended[ended.outcome] = metrics.requests.labels(ended.outcome.value)
+        counter.inc()
+        if usage.cached_tokens is not None and ended.predicted_cached_tokens:
+            metrics.predicted_cached_tokens.inc(ended.predicted_cached_tokens)
         if ended.outcome is Outcome.OK and ended.usage_unknown is not None:
             metrics.usage_unknown.labels(ended.usage_unknown.value).inc()
