@@ -16,7 +16,7 @@ EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tes
 # How long `make fuzz` looks, in seconds.
 FUZZ_S := 60
 
-.PHONY: help setup demo test test-long test-guards test-mutation fuzz conformance-page plugins-page lint format \
+.PHONY: help setup demo test test-long test-kube test-guards test-mutation fuzz conformance-page plugins-page lint format \
 	bench clean setup-vllm demo-real test-real clean-vllm
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make fuzz       odd inputs for the stream and every parser, FUZZ_S=60 seconds of them'
 	@echo 'make demo-real  claims about real vLLM engines on CPUs that hand KV over by NIXL'
 	@echo 'make test-real  the tests that need them; both set up $(VLLM) (2 GB) the first time'
+	@echo 'make test-kube  the picker against the API server that KUBECONFIG names'
 	@echo 'make lint       ruff, mypy, import contracts'
 	@echo 'make bench      what the way through Envoy, picker and sidecar costs here'
 
@@ -45,7 +46,7 @@ test: $(STAMP)
 	$(PYTEST) -m 'not long and not real' $(EVERYDAY)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pip install -q --group differential
+	$(BIN)/python -m pip install -q --group differential --group kube
 	$(PYTEST) -m long --timeout 1800
 	$(BIN)/python -m tests.guards
 	$(BIN)/python -m tests.mutation
@@ -78,6 +79,10 @@ $(VLLM_STAMP): .ci/setup-vllm .ci/vllm-requirements.txt epp/sim/fleets/tiny_mode
 
 demo-real: $(STAMP) $(VLLM_STAMP)
 	$(BIN)/epp local demo --engine vllm
+
+test-kube: $(STAMP)
+	@if [ -n "$$KUBECONFIG" ]; then $(PYTEST) -m kube tests/kube; \
+	else echo 'KUBECONFIG is not set: there is no cluster to test with'; fi
 
 # In the order of the files: those that kill engines come last.
 test-real: $(STAMP) $(VLLM_STAMP)

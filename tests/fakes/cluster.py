@@ -39,7 +39,15 @@ QUICK = Times(
 """Everything that takes seconds in production, sooner."""
 
 
-def definition(group: str, version: str, plural: str, kind: str, **schema: Any) -> Object:
+def definition(
+    group: str,
+    version: str,
+    plural: str,
+    kind: str,
+    *,
+    scope: str = "Namespaced",
+    **schema: Any,
+) -> Object:
     """A CustomResourceDefinition that lets everything pass, unless `schema` says more."""
     every: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, **schema}
     return {
@@ -48,7 +56,7 @@ def definition(group: str, version: str, plural: str, kind: str, **schema: Any) 
         "metadata": {"name": f"{plural}.{group}"},
         "spec": {
             "group": group,
-            "scope": "Namespaced",
+            "scope": scope,
             "names": {"plural": plural, "kind": kind, "singular": kind.lower()},
             "versions": [
                 {

@@ -45,9 +45,8 @@ def kinds(served: Iterable[Resource], group: str, version: str) -> Object | None
             "kind": one.kind,
             "verbs": _VERBS,
         }
-        if one.short_names:
-            entry["shortNames"] = list(one.short_names)
-        listed.append(entry)
+        short = {"shortNames": list(one.short_names)} if one.short_names else {}
+        listed.append({**entry, **short})
         if one.status:
             verbs = ["get", "patch", "update"]
             listed.append({**entry, "name": f"{one.plural}/status", "verbs": verbs})
@@ -59,3 +58,28 @@ def kinds(served: Iterable[Resource], group: str, version: str) -> Object | None
         "groupVersion": f"{group}/{version}" if group else version,
         "resources": listed,
     }
+
+
+def open_api(served: Iterable[Resource]) -> Object:
+    """`/openapi/v3`: where each group and version is described."""
+    roots = {_root(one) for one in served}
+    return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in sorted(roots)}}
+
+
+def described(served: Iterable[Resource], root: str) -> Object | None:
+    """One of them, as far as clients look: that writes may be validated, and by which parameter."""
+    paths: Object = {}
+    for one in served:
+        if _root(one) == root:
+            kind = {"group": one.group, "version": one.version, "kind": one.kind}
+            parameters = [{"name": name, "in": "query"} for name in ("fieldValidation", "dryRun")]
+            patch = {"x-kubernetes-group-version-kind": kind, "parameters": parameters}
+            space = "namespaces/{namespace}/" if one.namespaced else ""
+            paths[f"/{root}/{space}{one.plural}/{{name}}"] = {"patch": patch}
+    if not paths:
+        return None
+    return {"openapi": "3.0.0", "info": {"title": root, "version": "1"}, "paths": paths}
+
+
+def _root(one: Resource) -> str:
+    return f"apis/{one.group}/{one.version}" if one.group else f"api/{one.version}"

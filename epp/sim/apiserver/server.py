@@ -278,6 +278,10 @@ def _discovered(store: Store, path: str) -> Object | None:
             found = discovery.kinds(store.served, "", version)
         case ["apis", group, version]:
             found = discovery.kinds(store.served, group, version)
+        case ["openapi", "v3"]:
+            found = discovery.open_api(store.served)
+        case ["openapi", "v3", *root]:
+            found = discovery.described(store.served, "/".join(root))
         case ["apis", group]:
             listed = discovery.groups(store.served)["groups"]
             found = next((one for one in listed if one["name"] == group), None)
