@@ -34,7 +34,7 @@ from enum import Enum, auto
 
 from epp.errors import EppError
 
-from .transfer.params import UNPAIRED, Transfer
+from .transfer.params import MISADDRESSED, UNPAIRED, Transfer
 from .transfer.steps import (
     AbortDecode,
     Action,
@@ -203,8 +203,8 @@ class Handoff:
 
     def _answered(self, event: PrefillAnswered, now: float) -> list[Action]:
         transfer = event.transfer
-        if event.missing == UNPAIRED:
-            self._stranded.append(UNPAIRED)
+        if event.missing in {UNPAIRED, MISADDRESSED}:
+            self._stranded.append(event.missing)
         if self._client_gone and (transfer is None or not transfer.leased):
             return self._finish(Ending.CLIENT_GONE)
         if transfer is None:

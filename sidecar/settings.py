@@ -103,6 +103,11 @@ class SidecarSettings(TlsSettings):
     """Parameters are not sent when less than this is left of the lease."""
     prefill_retries: Annotated[int, Field(ge=0, le=1)] = 1
     """Further prefills after failures that may have pinned blocks."""
+    breaker_failures: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Prefill legs that fail in a row until their pod is left out."""
+    breaker_pause_s: Seconds = 1.0
+    """For how long, at first; then one leg tries it, and each that fails doubles the pause."""
+    breaker_max_pause_s: Seconds = 30.0
     on_prefill_failure: Fallback | None = None
     """When no target could prefill: compute here, or fail the request. None computes here, but for
     the connector sglang, whose engines compute no prompts in decode mode."""

@@ -24,6 +24,7 @@ from .transfer.job import Tools
 from .transfer.legs import LegKeys
 from .transfer.metrics import HandoffMetrics
 from .transfer.split import Splitter
+from .trust.breakers import Breakers
 from .trust.certificates import Certificates
 from .trust.named import Trust
 
@@ -107,10 +108,25 @@ def relay_of(
 ) -> Relay:
     limits = limits_of(settings)
     upstream = upstream_of(settings.relay, settings.engine_url, limits, certificates.outward)
+    breakers = Breakers(
+        failures=settings.breaker_failures,
+        pause_s=settings.breaker_pause_s,
+        max_pause_s=settings.breaker_max_pause_s,
+    )
+    metrics.breakers_open.set_function(lambda: breakers.open)
+    metrics.breakers_opened.set_function(lambda: breakers.opened)
+    metrics.breaker_hosts.set_function(lambda: len(breakers))
+    tools = Tools(
+        upstream=upstream,
+        plan=door.plan,
+        limits=limits,
+        clock=clocks.monotonic_s,
+        breakers=breakers,
+    )
     splitter = Splitter(
         door=door,
         trust=trust,
-        tools=Tools(upstream=upstream, plan=door.plan, limits=limits, clock=clocks.monotonic_s),
+        tools=tools,
         policy=settings.handoff_policy,
         journal=journal,
         metrics=metrics,

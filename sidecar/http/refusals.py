@@ -107,6 +107,13 @@ TOO_MUCH = Refused(
 TOO_MANY = Refused(
     503, "service_unavailable", "too-many", "Too many requests are in flight here; try again."
 )
+DEADLINE = Refused(
+    504,
+    "gateway_timeout",
+    "deadline",
+    "The time that the gateway gives this request is over.",
+    close=True,
+)
 ENGINE_ABSENT = Refused(
     503, "service_unavailable", "engine-absent", "The engine does not accept connections (yet)."
 )

@@ -16,6 +16,7 @@ from sidecar.proxy import Journal, Outcome
 from .decoding import DecodeLeg
 from .door import Door
 from .job import Answers, Job, Tools
+from .legs import REFUSED_STATUS
 from .metrics import HandoffMetrics
 from .prefilling import PrefillLeg
 from .steps import (
@@ -33,12 +34,14 @@ from .steps import (
     Fault,
     Finished,
     PassThrough,
+    PrefillAnswered,
     PrefillFailed,
     Refuse,
     SendDecode,
     SendPrefill,
     TimedOut,
 )
+from .targets import Target
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +63,13 @@ class Handover:
     _pulling: bool = field(default=False, init=False)
     _pulled_for_nobody: bool = field(default=False, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
+    _sent_to: dict[str, Target] = field(default_factory=dict, init=False)
+    """Where each prefill leg went."""
+    _late: set[str] = field(default_factory=set, init=False)
+    """Legs that ran into their time limit."""
     _client_gone: bool = field(default=False, init=False)
+    _speaking: bool = field(default=False, init=False)
+    """Whether it is decided who answers the client."""
     _answered: bool = field(default=False, init=False)
 
     async def serve(self) -> None:
@@ -68,6 +77,7 @@ class Handover:
         handler = asyncio.current_task()
         assert handler is not None
         left: asyncio.CancelledError | None = None
+        self._expire()
         try:
             async with asyncio.TaskGroup() as legs:
                 driving = legs.create_task(self._drive(legs))
@@ -100,8 +110,31 @@ class Handover:
             if isinstance(event, DecodeFirstByte):
                 self._first_byte()
             event = await self._events.get()
-            if isinstance(event, ClientGone):
+            self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """What is known besides from what happened: who has left, and which pods are of use."""
+        breakers = self.tools.breakers
+        match event:
+            case ClientGone():
                 self._client_gone = True
+            case TimedOut(leg):
+                self._late.add(leg)
+            case PrefillAnswered(leg):
+                breakers.succeeded(self._sent_to[leg])
+            case PrefillFailed(leg) if self._is_its_own_fault(event):
+                breakers.failed(self._sent_to[leg], self.tools.clock())
+            case PrefillFailed(leg, Fault.STATUS):
+                breakers.succeeded(self._sent_to[leg])
+            case _:
+                pass
+
+    def _is_its_own_fault(self, event: PrefillFailed) -> bool:
+        """Whether the prefill pod failed, and not its client or we. One that is only busy (429)
+        may have room for the next."""
+        if event.fault is Fault.STATUS:
+            return event.status >= 500 or event.status == REFUSED_STATUS
+        return event.fault is not Fault.CANCELLED or event.leg in self._late
 
     async def _do(self, action: Action, legs: asyncio.TaskGroup) -> None:
         match action:
@@ -117,14 +150,18 @@ class Handover:
                 self._decode.cancel()
             case DrainDecode(leg, within_s):
                 self._arm(leg, within_s)
-            case PassThrough(leg):
-                await self._pass(leg)
+            case Refuse() | PassThrough() if self._speaking:
+                pass  # its time was over while this was decided
             case Refuse(status, reason):
+                self._speaking = True
                 refused = refusals.handoff_failed(status, reason)
                 gone = reason.startswith("engine-") and status != 502
                 outcome = Outcome.ENGINE_GONE if gone else Outcome.ENGINE_ERROR
                 self.job.passage.refuse(refused, outcome)
                 self._answered = True
+            case PassThrough(leg):
+                self._speaking = True
+                await self._pass(leg)
             case CutAnswer():
                 self.job.passage.cut(Outcome.ENGINE_GONE)
                 self._answered = True
@@ -136,9 +173,26 @@ class Handover:
         if not self._client_gone:
             self._answered = True
 
+    def _expire(self) -> None:
+        """When the client's time is over, it has left; what that costs others is still done."""
+        left_s = self.job.deadline.left_s
+        if left_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[""] = loop.call_later(left_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self.metrics.expired_clients.inc()
+        self._client_gone = True
+        self._events.put_nowait(ClientGone())
+        if not self._speaking:
+            self._speaking = self._answered = True
+            self.job.passage.refuse(refusals.DEADLINE, Outcome.ENGINE_GONE)
+
     # --- legs
 
     def _send_prefill(self, action: SendPrefill, legs: asyncio.TaskGroup) -> None:
+        self._sent_to[action.leg] = action.target
+        self.tools.breakers.sent(action.target, self.tools.clock())
         leg = self._prefill = PrefillLeg(
             job=self.job,
             tools=self.tools,
@@ -196,6 +250,7 @@ class Handover:
             self.metrics.gap.observe(max(leg.first_at - answered_at, 0.0))
         if not self._client_gone:
             self._disarm(leg.name)
+            self._speaking = True
             leg.go.set()
 
     async def _pass(self, leg: str) -> None:

@@ -22,7 +22,9 @@ from sidecar.http.refusals import (
 )
 from sidecar.http.upload import Content
 from sidecar.proxy import Limits
+from sidecar.trust.breakers import Breakers
 
+from .deadline import Deadline
 from .steps import Fault
 from .targets import Target
 
@@ -48,6 +50,7 @@ class Job:
     api: Api
     targets: tuple[Target, ...]
     streams: bool
+    deadline: Deadline
 
     @property
     def request_id(self) -> str | None:
@@ -63,6 +66,7 @@ class Tools:
     plan: Plan
     limits: Limits
     clock: Callable[[], float]
+    breakers: Breakers = field(default_factory=Breakers)
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ class Answers:
 
 def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
     """A leg's request: the client's own target and fields, under an id of its own."""
-    fields = headers.for_leg(job.request.fields, leg, len(body))
+    fields = job.deadline.told(headers.for_leg(job.request.fields, leg, len(body)))
     fields += [(name.encode(), value.encode()) for name, value in more.items()]
     return Call(job.request.method, job.request.target, fields, Content(body))
 

@@ -26,7 +26,8 @@ class HandoffMetrics:
         )  # fmt: skip
         self.stranded = declared.counter(
             "handoff_stranded", "Prefills whose blocks nobody pulls, so that their lease must run "
-            "out: lease-over, decode-unreachable, decode-rejected.", "reason",
+            "out: lease-over, decode-unreachable, decode-rejected, unpaired (the legs cannot "
+            "meet), misaddressed (see there).", "reason",
         )  # fmt: skip
         self.expired = declared.counter(
             "handoff_expired", "Parameters that were too old to be sent: the lease was nearly over."
@@ -40,13 +41,27 @@ class HandoffMetrics:
         )
         self.misaddressed = declared.counter(
             "handoff_misaddressed", "Parameters that name loopback or no address as the prefill "
-            "engine's: a decode engine elsewhere cannot pull (VLLM_NIXL_SIDE_CHANNEL_HOST).",
+            "engine's (VLLM_NIXL_SIDE_CHANNEL_HOST). From another machine they are not used: a "
+            "decode engine would look for the blocks at home.",
         )  # fmt: skip
+        self.expired_clients = declared.counter(
+            "handoff_deadline", "Handoffs whose client's gateway gave the request up before its "
+            "answer had ended, as its x-envoy-expected-rq-timeout-ms had said.",
+        )  # fmt: skip
+        self.breakers_open = declared.gauge(
+            "prefill_breakers_open", "Prefill pods that are left out: they failed again and again."
+        )
+        self.breakers_opened = declared.gauge(
+            "prefill_breakers_opened", "How often a prefill pod was left out, since the start."
+        )
+        self.breaker_hosts = declared.gauge(
+            "prefill_breaker_hosts", "Prefill pods whose failures are remembered; 1024 at most."
+        )
         self.targets_refused = declared.counter(
             "prefill_targets_refused", "Prefill targets that were left out: target-foreign (no "
-            "member), target-self, members-unknown (no endpoints file), malformed; and lists that "
-            "no picker of the pool sealed: seal-missing, seal-malformed, seal-key-unknown, "
-            "seal-forged, seal-expired.", "reason",
+            "member), target-self, members-unknown (no endpoints file), malformed, breaker-open "
+            "(failed again and again); and lists that no picker of the pool sealed: seal-missing, "
+            "seal-malformed, seal-key-unknown, seal-forged, seal-expired.", "reason",
         )  # fmt: skip
         self.legs_served = declared.counter(
             "legs_served", "Prefill legs of other sidecars that were taken."

@@ -26,6 +26,7 @@ IN_REQUESTS = frozenset({"vllm_xargs", "extra_args", "extra_body", "sampling_par
 """Objects in a request that may hold the parameters one level down."""
 
 _NOT_JSON = "not-json"
+MISADDRESSED = "misaddressed"
 UNPAIRED = "unpaired"
 """A prefill leg that was answered although no decode leg was sent along."""
 

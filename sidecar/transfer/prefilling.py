@@ -14,7 +14,7 @@ from .door import Door
 from .job import Answers, Job, Tools, call, fault_of, read_whole
 from .legs import LEG_HEADER, Leg
 from .metrics import HandoffMetrics
-from .params import points_at_itself
+from .params import MISADDRESSED, points_at_itself
 from .steps import Fault, PrefillAnswered, PrefillBegun, PrefillFailed, SendPrefill
 
 CANCEL_S = 1.0
@@ -66,7 +66,10 @@ class PrefillLeg:
         except LegError as error:
             return PrefillFailed(action.leg, fault_of(error.refused))
         try:
-            event = await self._read(action, answer, meeting)
+            async with asyncio.timeout(COMMITTED_S):
+                event = await self._read(action, answer, meeting)
+        except TimeoutError:
+            event = PrefillFailed(action.leg, Fault.LOST)
         except LegError as error:
             event = PrefillFailed(action.leg, fault_of(error.refused))
         finally:
@@ -133,4 +136,7 @@ class PrefillLeg:
         found = self.tools.plan.read(await read_whole(answer), meeting)
         if found.transfer is not None and points_at_itself(found.transfer.host):
             self.metrics.misaddressed.inc()
+            own = self.job.request.at
+            if own is None or own.host != action.target.host:
+                return PrefillAnswered(action.leg, None, self.answered_at, MISADDRESSED)
         return PrefillAnswered(action.leg, found.transfer, self.answered_at, found.missing)

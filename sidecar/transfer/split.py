@@ -24,15 +24,17 @@ from sidecar.http.passage import Passage
 from sidecar.proxy import Journal, Readiness
 from sidecar.trust.named import Trust
 
+from .deadline import Deadline
 from .door import Door
 from .handover import Handover
 from .job import Job, Tools
 from .metrics import HandoffMetrics
-from .steps import HandoffPolicy
+from .steps import Fallback, HandoffPolicy
 from .targets import Target
 
 WHOLE = "whole"
 """Outcome of a request that was not handed over although the picker wanted it."""
+BROKEN = "breaker-open"
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +65,7 @@ class Splitter:
             return False
         found: tuple[Target, ...] | str | None = self.door.off
         if found is None:
-            found = self.trust.judged(request, self.wall_s()).named(PREFILLER)
+            found = self._usable(self.trust.judged(request, self.wall_s()).named(PREFILLER))
         job = await self._job(request, exchange, passage, body, found)
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
@@ -91,6 +93,18 @@ class Splitter:
             return True
         finally:
             handover.count()
+
+    def _usable(self, found: tuple[Target, ...] | str) -> tuple[Target, ...] | str:
+        """Without those that failed again and again, unless there is no other way."""
+        if isinstance(found, str):
+            return found
+        usable = self.tools.breakers.usable(found, self.tools.clock())
+        if not usable and self.policy.on_prefill_failure is Fallback.FAIL:
+            return found
+        left_out = len(found) - len(usable)
+        if left_out:
+            self.metrics.targets_refused.labels(BROKEN).inc(left_out)
+        return usable or BROKEN
 
     async def _job(
         self,
@@ -123,4 +137,5 @@ class Splitter:
             api=api,
             targets=found,
             streams=bodies.streams(content),
+            deadline=Deadline.of(request, self.tools.clock),
         )
