@@ -92,7 +92,8 @@ STATE = (
         _C,
         ("what",),
         "What had no room there: reservations (decisions that were not charged), predicted-blocks "
-        "(that had to go while they still counted), index-blocks (over a limit), late-blocks (of "
+        "(that had to go while they still counted), index-blocks (over a limit), old-blocks "
+        "(keys that went for it, or that nobody spoke of on a shared tier), late-blocks (of "
         "members that have left), tier-blocks (of more tiers than are told apart).",
     ),
     Family("epp_store_connected", _G, (), "1 where the last call to the store worked, else 0."),

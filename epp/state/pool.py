@@ -192,6 +192,7 @@ class PoolState:
             "reservations": self._load.untracked,
             "predicted-blocks": self._predicted.evicted,
             "index-blocks": self._index.refused,
+            "old-blocks": self._index.evicted,
             "late-blocks": self._index.late,
             "tier-blocks": self._index.refused_tiers,
         }
@@ -312,6 +313,7 @@ class PoolState:
         self._charging.tick(now)
         self._table.refresh(now)
         self._mirror.sweep(self.rules.sweep_budget)
+        self._index.age(now, self.rules.sweep_budget)
         lost = self._mirror.silent(self.rules.writer_lost_s, now, listening_since=listening_since)
         for endpoint in lost:
             inc = self.endpoints.incarnation(endpoint)

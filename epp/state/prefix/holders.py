@@ -15,12 +15,17 @@ from numpy.typing import NDArray
 from epp.framework import Incarnation, Mask
 from epp.state.keys import PackedKeys
 
+from .clearing import Clearing, Stamps
 from .keytable import U32, U64, KeyTable, Lanes
 from .sets import MAX_SLOTS, NOBODY, HolderSets
 from .walk import Depths, walk
 
 SWEEP_PER_KEY: Final = 8
 """Lanes swept for each key stored or removed, so that churn alone bounds the memory."""
+
+LOSE_AT_ONCE: Final = 1024
+"""Keys whose holders are counted in one array."""
+_ENOUGH: Final = 1 << 62
 
 Keys = Sequence[int] | U64
 """Of own blocks, in the order of their prompt."""
@@ -48,11 +53,17 @@ class Holders:
         """Those, by slot."""
         self._lane = 0
         """Where this sweep goes on."""
+        self._old_lane = 0
+        """Where the look for old keys does."""
         self._asked: tuple[Incarnation, ...] | None = None
         self._places: NDArray[np.intp] = np.zeros(0, np.intp)
         """Slots of those; one that nobody has for who holds nothing."""
+        self._stamps = Stamps(0)
+        self._clearing: Clearing | None = None
         self.refused = 0
         """Keys over the limit of their holder, or without a place, not stored."""
+        self.evicted = 0
+        """Keys that had to go for want of room, or that nobody spoke of for too long."""
 
     def __len__(self) -> int:
         """Keys, those of retired slots among them until they are swept."""
@@ -75,6 +86,11 @@ class Holders:
         return sum(self._counts[slot] for slot in (*self._retired, *self._swept))
 
     @property
+    def clearing(self) -> bool:
+        """Old keys are being looked for; see `evict`."""
+        return self._clearing is not None
+
+    @property
     def slots(self) -> int:
         """Slots in use: incarnations that hold keys, and retired ones."""
         return len(self._counts) - len(self._free)
@@ -83,8 +99,8 @@ class Holders:
         slot = self._slots.get(inc)
         return 0 if slot is None else self._counts[slot]
 
-    def store(self, inc: Incarnation, keys: Keys) -> None:
-        """`inc` holds `keys` too."""
+    def store(self, inc: Incarnation, keys: Keys, room: int = _ENOUGH) -> None:
+        """`inc` holds `keys` too. Those beyond `room` that nobody held are refused."""
         wanted = as_keys(keys)
         if not len(wanted):
             return
@@ -100,15 +116,17 @@ class Holders:
         news: Mask = np.ones(len(wanted), np.bool_)
         known = (lanes >= 0).nonzero()[0]
         news[known] = ~self._sets.has(self._table.refs[lanes[known]], slot)
-        room = self._limit - self._counts[slot]
-        if room < len(wanted):
-            over = news & (news.cumsum() > room)
+        left = self._limit - self._counts[slot]
+        if left < len(wanted):
+            over = news & (news.cumsum() > left)
             self.refused += int(np.count_nonzero(over))
             news &= ~over
         joined = lanes[news & (lanes >= 0)]
         self._table.refs[joined] = self._sets.plus(self._table.refs[joined], slot)
+        told = lanes[known]
+        self._table.stamps[told] = self._stamps.told_again(self._table.stamps[told])
         made = wanted[news & (lanes < 0)]
-        placed = self._table.add(made, slot)
+        placed = self._table.add(made[: max(0, room)], slot, self._stamps.told)
         self.refused += len(made) - placed
         self._counts[slot] += len(joined) + placed
 
@@ -133,7 +151,9 @@ class Holders:
     def depths(self, keys: U64, incs: tuple[Incarnation, ...]) -> Depths:
         """How many leading `keys` each of `incs` holds. Faster for the same tuple as before."""
         by_slot = np.zeros(self._sets.width + 1, np.int64)  # the last is nobody's
-        walk(self._sets, self._table.refs[self._table.leading(keys)], by_slot)
+        lanes = self._table.leading(keys)
+        walk(self._sets, self._table.refs[lanes], by_slot)
+        self._table.stamps[lanes] = self._stamps.asked(len(lanes))
         return by_slot[self._placed(incs)]
 
     def matrix(self, keys: U64, incs: tuple[Incarnation, ...]) -> NDArray[np.bool_]:
@@ -142,6 +162,7 @@ class Holders:
         lanes = self._table.find(keys)
         found = (lanes >= 0).nonzero()[0]
         self._sets.mark(self._table.refs[lanes[found]], found, marks)
+        self._table.stamps[lanes[found]] = self._stamps.asked(len(keys))[found]
         return marks[:, self._placed(incs)]
 
     def sweep(self, budget: int) -> int:
@@ -165,7 +186,43 @@ class Holders:
             self._end_sweep()
         return taken
 
+    def begin_epoch(self, epoch: int) -> None:
+        """What is told of and asked for from now on is younger."""
+        self._stamps = Stamps(epoch)
+
+    def evict(self, budget: int, wanted: int) -> None:
+        """Go on to look for the oldest `wanted` keys and take them away, `budget` lanes on."""
+        if self._clearing is None:
+            self._clearing = Clearing(wanted)
+        start, stop = self._clearing.span(budget, self._table.lanes)
+        lanes = self._table.used(start, stop)
+        ranks = self._stamps.ranks(self._table.stamps[lanes])
+        self._lose(lanes[self._clearing.look(ranks, stop, self._table.lanes)])
+        if self._clearing.over:
+            self._clearing = None
+
+    def drop_older(self, epochs: int, budget: int) -> None:
+        """Take away keys that nobody spoke of for more than so many epochs, `budget` lanes on."""
+        stop = min(self._old_lane + budget, self._table.lanes)
+        lanes = self._table.used(self._old_lane, stop)
+        self._lose(lanes[self._stamps.ages(self._table.stamps[lanes]) > epochs])
+        self._old_lane = 0 if stop == self._table.lanes else stop
+
     # Mechanics
+
+    def _lose(self, lanes: Lanes) -> None:
+        """Take these keys from all of their holders."""
+        self.evicted += len(lanes)
+        for at in range(0, len(lanes), LOSE_AT_ONCE):
+            some = lanes[at : at + LOSE_AT_ONCE]
+            refs = self._table.refs[some]
+            marks = np.zeros((len(some), self._sets.width), np.bool_)
+            self._sets.mark(refs, np.arange(len(some)), marks)
+            counts = marks.sum(axis=0)
+            for slot in counts.nonzero()[0].tolist():
+                self._counts[slot] -= int(counts[slot])
+            self._sets.drop(refs)
+            self._table.drop(some)
 
     def _take(self, slot: int, lanes: Lanes) -> None:
         """Take `slot` from these keys, which it holds."""

@@ -20,6 +20,17 @@ from .keytable import U64
 from .tiers import GPU, MAX_TIERS, tier_of
 from .walk import Depths
 
+MAX_KEYS = 30_000_000
+"""Keys of one pool: about a gigabyte."""
+CROWDED, CLEARED = 7 / 8, 3 / 4
+"""Shares of the limit from which on old keys are looked for, and down to which they go."""
+EVICT_PER_KEY = 48
+"""Lanes looked at for each key that comes while it is crowded. A table has three lanes for a key at
+most, and each is looked at twice: so room is made before the limit is reached."""
+EPOCH_S = 900.0
+SHARED_EPOCHS = 4
+"""A block on a shared tier that nobody told of or asked for in so many epochs counts no more: some
+of those tiers never say what they drop."""
 MAX_FORGOTTEN = 4096
 """Forgotten incarnations whose late events we still refuse."""
 EVERYBODY = Incarnation(EndpointId(PoolId(""), "", 0), 0)
@@ -47,10 +58,18 @@ class PrefixIndex:
     """
 
     def __init__(
-        self, max_blocks_per_endpoint: int, own_block_tokens: int = OWN_BLOCK_TOKENS
+        self,
+        max_blocks_per_endpoint: int,
+        own_block_tokens: int = OWN_BLOCK_TOKENS,
+        *,
+        max_keys: int = MAX_KEYS,
     ) -> None:
-        """Blocks beyond so many of one endpoint on one tier are refused; the oldest claims stay."""
+        """Blocks beyond so many of one endpoint on one tier are refused; the oldest claims stay.
+        Where there are nearly `max_keys` those go of which nobody spoke for longest."""
         self._limit = max_blocks_per_endpoint
+        self._max_keys = max_keys
+        self._began_at: float | None = None
+        self._epoch = 0
         self._own_block_tokens = own_block_tokens
         self._gpu = Holders(max_blocks_per_endpoint)
         self._slower: dict[str, Holders] = {}
@@ -69,6 +88,11 @@ class PrefixIndex:
     def refused(self) -> int:
         """Blocks over the limit of their endpoint, not stored."""
         return sum(tier.refused for tier in self._all())
+
+    @property
+    def evicted(self) -> int:
+        """Keys that had to go for want of room, or on shared tiers for their age."""
+        return sum(tier.evicted for tier in self._all())
 
     @property
     def retired_blocks(self) -> int:
@@ -104,7 +128,8 @@ class PrefixIndex:
         if holders is None:
             self.refused_tiers += len(keys)
         else:
-            holders.store(_holder(inc, tier), keys)
+            self._make_room(EVICT_PER_KEY * len(keys))
+            holders.store(_holder(inc, tier), keys, self._max_keys - len(self))
 
     def remove(self, inc: Incarnation, keys: Keys, tier: str = GPU) -> None:
         """`inc` no longer holds `keys` there; those that it didn't are passed over."""
@@ -161,6 +186,20 @@ class PrefixIndex:
             return TierDepths(gpu, {})
         return TierDepths(gpu, self._loaded(slower, wanted, incs, gpu))
 
+    def age(self, now: float, budget: int) -> None:
+        """Let go of what is old, where that is called for; looks at `budget` lanes of a tier."""
+        if self._began_at is None:
+            self._began_at = now
+        epoch = int((now - self._began_at) // EPOCH_S)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            for holders in self._all():
+                holders.begin_epoch(epoch)
+        self._make_room(budget)
+        for name, holders in self._slower.items():
+            if tier_of(name).shared:
+                holders.drop_older(SHARED_EPOCHS, budget)
+
     def sweep(self, budget: int) -> int:
         """Take away up to `budget` retired blocks; returns how many that were."""
         swept = 0
@@ -190,6 +229,14 @@ class PrefixIndex:
         found = ((name, (here & counted).sum(axis=0)) for name, here in from_tier.items())
         return {name: blocks for name, blocks in found if blocks.any()}
 
+    def _make_room(self, budget: int) -> None:
+        """Let the oldest keys go where there are nearly too many, `budget` lanes on."""
+        clearing = next((tier for tier in self._all() if tier.clearing), None)
+        if clearing is None and len(self) > CROWDED * self._max_keys:
+            clearing = max(self._all(), key=len)
+        if clearing is not None:
+            clearing.evict(budget, len(self) - int(CLEARED * self._max_keys))
+
     def _all(self) -> list[Holders]:
         return [self._gpu, *self._slower.values()]
 
@@ -197,6 +244,7 @@ class PrefixIndex:
         found = self._slower.get(tier)
         if found is None and len(self._slower) < MAX_TIERS:
             found = self._slower[tier] = Holders(self._limit)
+            found.begin_epoch(self._epoch)
             order = sorted(self._slower, key=_order)
             self._slower = {name: self._slower[name] for name in order}
         return found

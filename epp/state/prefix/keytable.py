@@ -33,6 +33,7 @@ FEW: Final = 16
 SPLITS: Final = 2
 """Buckets that are split for each key that comes in while the table grows. So the last ones are
 split before they overflow."""
+_UNTIMED: Final = np.uint16(0)
 _ZERO: Final = np.uint64(0x6A09E667F3BCC909)
 """What stands for the key 0, which marks an empty lane."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -41,7 +42,7 @@ _OTHER: Final = np.uint64(29)
 
 
 class KeyTable:
-    """Keys, and for each a number of 32 bits (`refs`)."""
+    """Keys, and for each two numbers, of 32 and of 16 bits (`refs` and `stamps`)."""
 
     def __init__(self) -> None:
         self._level = SMALLEST
@@ -52,6 +53,7 @@ class KeyTable:
         # No view of these may outlive a call: they are resized in place.
         self._keys = np.zeros(SMALLEST * LANES, np.uint64)
         self.refs = np.zeros(SMALLEST * LANES, np.uint32)
+        self.stamps = np.zeros(SMALLEST * LANES, np.uint16)
         """By lane; whatever the owner put there, and of no meaning where the lane is empty."""
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        return self._keys.nbytes + self.refs.nbytes
+        return self._keys.nbytes + self.refs.nbytes + self.stamps.nbytes
 
     def find(self, keys: U64) -> Lanes:
         """The lane of each key, -1 for one that isn't there."""
@@ -91,7 +93,7 @@ class KeyTable:
             batch = missing
         return where
 
-    def add(self, keys: U64, ref: int) -> int:
+    def add(self, keys: U64, ref: int, stamp: np.uint16 = _UNTIMED) -> int:
         """Put in keys that are not there, no two of them the same; returns how many had a place."""
         while self._split or self._size + len(keys) > FULL * self._level * LANES:
             level = self._level
@@ -102,7 +104,7 @@ class KeyTable:
         waiting = _named(keys)
         while len(waiting):
             some = max(SMALLEST, self.lanes // 32)
-            left = self._place(waiting[:some], ref)
+            left = self._place(waiting[:some], ref, stamp)
             if len(left) == len(waiting[:some]):
                 if self._size < THIN * self.lanes:
                     break
@@ -125,10 +127,10 @@ class KeyTable:
             return self
         other = KeyTable()
         lanes = self.used(0, self.lanes)
-        refs, keys = self.refs[lanes], self._keys[lanes]
+        refs, stamps, keys = self.refs[lanes], self.stamps[lanes], self._keys[lanes]
         other.add(keys, 0)
         places = other.find(keys)
-        other.refs[places] = refs
+        other.refs[places], other.stamps[places] = refs, stamps
         return other
 
     # Mechanics
@@ -155,7 +157,7 @@ class KeyTable:
         where[of] = (buckets[of] << 3) + (hits & 7)
         return where, len(keys) - len(hits)
 
-    def _place(self, keys: U64, ref: int) -> U64:
+    def _place(self, keys: U64, ref: int, stamp: np.uint16) -> U64:
         """Put in as many as find an empty lane at once; returns the others."""
         rows = self._keys.reshape(-1, LANES)
         first, second = self._homes(keys)
@@ -172,6 +174,7 @@ class KeyTable:
         where = (bucket[of] << 3) + lane
         self._keys[where] = keys[of]
         self.refs[where] = ref
+        self.stamps[where] = stamp
         self._size += len(of)
         return np.delete(keys, of)
 
@@ -186,7 +189,7 @@ class KeyTable:
         by_second = _second(mixed).view(np.int64)
         by = np.where(by_first & (level - 1) == homes, by_first, by_second)
         moves = (by & level != 0) & (self._keys[lanes] != 0)
-        for column in (self._keys, self.refs):
+        for column in (self._keys, self.refs, self.stamps):
             moved = np.where(moves, column[lanes], 0)
             column.resize((level + stop) * LANES, refcheck=False)
             column[(level + start) * LANES :] = moved

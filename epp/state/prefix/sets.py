@@ -164,6 +164,11 @@ class HolderSets:
         self._leave(groups, uses)
         return made[of]
 
+    def drop(self, refs: U32) -> None:
+        """Nobody asks for these references any more."""
+        groups, _, uses = _grouped(refs)
+        self._leave(groups, uses)
+
     # Mechanics
 
     def _parts(self, refs: U32) -> Iterator[tuple[int, Places, Rows]]:
