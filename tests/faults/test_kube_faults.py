@@ -1,6 +1,7 @@
 """Field faults of Kubernetes: what changes, goes away, is refused, or comes late."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -337,6 +338,35 @@ async def test_F12_an_older_pool_is_served_alike() -> None:
         scope = Scope(pool=POOL, namespace=NAMESPACE, group=OLD[0])
         async with watched(server, scope=scope) as (_, seen):
             await until(lambda: seen.addresses == ["10.0.0.1:8000"])
+
+
+def _line(kind: str, version: int, *, ip: str = "10.0.0.1", uid: str = "u") -> bytes:
+    meta = {"name": "a", "uid": uid, "resourceVersion": str(version), "unknownField": {"x": 1}}
+    ready = {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}, {"type": "New"}]}
+    return json.dumps({"type": kind, "object": {"metadata": meta, "status": ready}}).encode()
+
+
+def test_F14_what_was_deleted_stays_deleted_whatever_is_said_of_before() -> None:
+    """Protected by `_later` in `reflection`; red when every version counts."""
+    reflection = Reflection(read_pod)
+    reflection.page(b'{"metadata": {"resourceVersion": "10"}, "items": []}')
+    for said in (_line("ADDED", 11), _line("DELETED", 13), _line("MODIFIED", 12)):
+        reflection.line(said)
+    assert not reflection.values
+    reflection.line(_line("ADDED", 14, uid="another"))
+    assert list(reflection.values) == ["another"]
+
+
+def test_F14_bookmarks_odd_kinds_and_one_version_twice_change_nothing() -> None:
+    """Protected by the kinds in `Reflection.line`; red when a bookmark is taken for a pod."""
+    reflection = Reflection(read_pod)
+    reflection.page(b'{"metadata": {"resourceVersion": "10"}, "items": []}')
+    reflection.line(_line("ADDED", 11))
+    bookmark = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}'
+    for said in (_line("ADDED", 11, ip="10.0.0.9"), bookmark, _line("PURGED", 21)):
+        assert reflection.line(said) == {}
+    assert [one.ip for one in reflection.values.values()] == ["10.0.0.1"]
+    assert reflection.version == "20"
 
 
 async def test_F15_an_ipv6_address_stands_in_brackets() -> None:
