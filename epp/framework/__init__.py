@@ -8,9 +8,11 @@ from .draws import Chance, sample
 from .engines import EngineNames, Engines
 from .plugins import (
     PRODUCED,
+    Admitter,
     Comparer,
     Course,
     Decider,
+    Detector,
     Discovery,
     Filter,
     Handler,
@@ -67,6 +69,7 @@ __all__ = [
     "COLUMNS",
     "NO_MATCH",
     "PRODUCED",
+    "Admitter",
     "Candidates",
     "Chance",
     "Column",
@@ -74,6 +77,7 @@ __all__ = [
     "Course",
     "Decider",
     "Decision",
+    "Detector",
     "Discovery",
     "Endpoint",
     "EndpointId",

@@ -117,6 +117,30 @@ def check_handler(make: Make, *, seed: int = 1, cases: int = CASES) -> None:
             _check_course(course, profiles, deciders)
 
 
+def check_detector(make: Make, *, seed: int = 1, cases: int = CASES) -> None:
+    """One finite number of at least 0, the same whenever it is asked; nobody at all is full.
+    Raises Broken."""
+    plugin = make()
+    for _, pool in _cases(seed, cases):
+        full = plugin.saturation(pool)
+        _say(math.isfinite(full) and full >= 0.0, f"not finite, or below 0: {full}")
+        _say(plugin.saturation(pool) == full, "the second answer differs")
+    nobody = plugin.saturation(Candidates.of([]))
+    _say(nobody >= 1.0, f"a pool of nobody is full, here it is {nobody}")
+
+
+def check_admitter(make: Make, *, seed: int = 1, cases: int = CASES) -> None:
+    """Yes or no, by the given chance alone. Raises Broken."""
+    plugin = make()
+    for number, (asked, pool) in enumerate(_cases(seed, cases)):
+        for priority in (-1, 0, 1):
+            request = replace(asked, priority=priority)
+            said = plugin.admits(request, pool, Random(number))
+            _say(said is True or said is False, f"an answer is neither true nor false: {said!r}")
+            again = plugin.admits(request, pool, Random(number))
+            _say(again is said, "the same chance gives another answer: is there another source?")
+
+
 def check_watcher(make: Make, *, seed: int = 1, cases: int = CASES) -> None:
     """It may be told of decisions it never advised in, and of endpoints it never saw. Raises what
     the plugin raises."""
@@ -148,6 +172,8 @@ _BY_METHOD: dict[str, Callable[..., None]] = {
     "pick": check_picker,
     "decide": check_decider,
     "course": check_handler,
+    "saturation": check_detector,
+    "admits": check_admitter,
 }
 
 _NAMES: Sequence[tuple[Sequence[str], Sequence[str]]] = (

@@ -90,6 +90,23 @@ class Comparer(Protocol):
         """`split`, or why not, of this pair. Asked only after `decide` has said `split`."""
 
 
+class Detector(Protocol):
+    """Say how full a pool is."""
+
+    def saturation(self, candidates: "Candidates", /) -> float:
+        """0 when nothing is to do, 1 when it is full, more beyond; finite. Nobody at all is full.
+
+        Where it is full, requests with a priority below 0 are refused.
+        """
+
+
+class Admitter(Protocol):
+    """Say whether a request is served at all."""
+
+    def admits(self, request: Request, candidates: "Candidates", chance: Chance, /) -> bool:
+        """False: it is refused with 429. `candidates`: who may answer it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """Which profiles a request runs through. Names of profiles and of deciders."""

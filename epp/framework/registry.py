@@ -37,6 +37,8 @@ class Kind(StrEnum):
     HANDLER = "profile handler"
     DECIDER = "decider"
     PRODUCER = "producer"
+    DETECTOR = "saturation detector"
+    ADMITTER = "admitter"
 
     @property
     def group(self) -> str:
@@ -112,7 +114,7 @@ class PluginType:
 
     @property
     def keeps(self) -> bool:
-        """Whether it filters: filters do, and scorers may."""
+        """Whether it filters: filters do, scorers and saturation detectors may."""
         return hasattr(self.factory, "keep")
 
     @property

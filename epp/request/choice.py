@@ -24,7 +24,7 @@ from epp.framework import (
     sample,
 )
 
-from . import filters, split
+from . import filters, saturation, split
 from .ballot import Ballot, Why
 from .exchange import Arrival
 from .neighbours import Pool
@@ -115,6 +115,17 @@ class Choice:
             why = "failed"
             asked = replace(asked, told=why)
         return self._any(asked), why, course
+
+    def admit(self, arrival: Arrival, request: Request, built: Built) -> None:
+        """Raises Saturated where an admitter refuses the request, and NoEndpoint."""
+        found = self._pool.candidates(
+            request.keys,
+            block_tokens=request.block_size,
+            prompt_tokens=request.prompt_tokens,
+            now=self._clock(),
+        )
+        decoders = filters.decoders(filters.eligible(found, arrival.subset, request.failed_at))
+        saturation.admit(request, built.admitters, decoders, self._chance, self._ballot)
 
     def attempt(self, step: str, work: Callable[[], T]) -> T | None:
         """The result of a step, or None where it raised: our own fault, survived and counted."""

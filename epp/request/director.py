@@ -181,6 +181,8 @@ class PickDirector:
         if not unheard:
             saturation.shed(
                 self._objectives.priority(said.objective),
+                built.detector,
+                self._ballot,
                 lambda: filters.eligible(self._pool.ready(self._clock()), arrival.subset),
             )
         session = self._session(arrival, built)
@@ -203,6 +205,8 @@ class PickDirector:
 
     def _made(self, wanted: _Wanted, started: float) -> Made:
         """Raises Refusal."""
+        if wanted.built.admitters and not wanted.shadow:
+            self._choice.admit(wanted.arrival, wanted.understood.request, wanted.built)
         timeout_s = wanted.understood.request.timeout_s
         late = self._understanding.left_s(started, timeout_s) <= 0.0
         decision, why, course = self._choice.of(

@@ -1,43 +1,54 @@
-"""How full a pool is, and which requests are not worth waiting for then. Pure.
+"""Which requests are not worth waiting for, by how full the pool is. Pure.
 
-Saturation is the reference's `utilization-detector` with its defaults: the mean over endpoints of
-what is scarcest there, max(waiting / 5, KV cache use / 0.8); 1.0 stands for "full". An endpoint
-whose numbers are not known counts as full, so that a pool that nobody can see is full as well
-(faults B01, G06). Only requests with a priority below 0 feel it: the others are always served.
+A saturation detector says how full it is. Only requests with a priority below 0 feel that: the
+others are always served. Admitters, where the configuration has any, refuse what they are there
+for. One that fails, or says nonsense, refuses nobody.
 """
 
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isfinite
 
 from epp.errors import Saturated
-from epp.framework import Candidates
+from epp.framework import Admitter, Candidates, Chance, Detector, Request
+from epp.framework.fullness import FULL
 
-FULL_QUEUE = 5
-"""Waiting requests at which an endpoint is full."""
-FULL_KV_CACHE = 0.8
-"""Share of the KV cache at which it is."""
-FULL = 1.0
+from .ballot import Ballot, Why
+from .plan.live import Named
 
 
-def saturation(endpoints: Candidates) -> float:
-    """0 for an idle pool, 1 for a full one, more beyond; 1 where there is nobody.
-
-    Where an engine tells one of the two numbers, that one counts (fault B03).
-    """
-    if not len(endpoints):
-        return FULL
-    queue = endpoints.column("waiting") / FULL_QUEUE
-    cache = endpoints.column("kv_usage") / FULL_KV_CACHE
-    scarcest = np.fmax(queue, cache)
-    return float(np.where(np.isnan(scarcest), FULL, scarcest).mean())
-
-
-def shed(priority: int, ready: Callable[[], Candidates]) -> None:
+def shed(
+    priority: int,
+    detector: Named[Detector],
+    ballot: Ballot,
+    ready: Callable[[], Candidates],
+) -> None:
     """Raises Saturated for a request that may be shed while those who are `ready` are full.
 
     They are only asked for where it matters. NoEndpoint, which that may raise, comes before: an
     empty pool is no full one, and trying again a little later does not help.
     """
-    if priority < 0 and saturation(ready()) >= FULL:
+    if priority >= 0:
+        return
+    found = ready()
+    ballot.begin()
+    full = ballot.ask(detector.name, lambda: float(detector.plugin.saturation(found)))
+    if full is not None and not isfinite(full):
+        ballot.blame(detector.name, Why.NOT_FINITE)
+    elif full is not None and full >= FULL:
         raise Saturated("system saturated, sheddable request dropped")
+
+
+def admit(
+    request: Request,
+    admitters: Sequence[Named[Admitter]],
+    candidates: Candidates,
+    chance: Chance,
+    ballot: Ballot,
+) -> None:
+    """Raises Saturated where one of them refuses the request."""
+    ballot.begin()
+    for one in admitters:
+        said = ballot.ask(one.name, partial(one.plugin.admits, request, candidates, chance))
+        if said is False:
+            raise Saturated(f"{one.name} refuses this request just now; try again a little later")

@@ -32,6 +32,8 @@ TITLES = {
     Kind.HANDLER: "Profile handlers",
     Kind.DECIDER: "Deciders",
     Kind.PRODUCER: "Producers and data sources",
+    Kind.DETECTOR: "Saturation detectors",
+    Kind.ADMITTER: "Admitters",
 }
 
 HEAD = """# Plugins

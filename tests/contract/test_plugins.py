@@ -6,7 +6,15 @@ from epp.framework import contract
 from epp.framework.registry import Kind, PluginType
 from tests.contract.installed import build, documentation, example, installed
 
-DECIDING = (Kind.SCORER, Kind.FILTER, Kind.PICKER, Kind.HANDLER, Kind.DECIDER)
+DECIDING = (
+    Kind.SCORER,
+    Kind.FILTER,
+    Kind.PICKER,
+    Kind.HANDLER,
+    Kind.DECIDER,
+    Kind.DETECTOR,
+    Kind.ADMITTER,
+)
 PLUGINS = list(installed(*Kind))
 DECIDERS = list(installed(*DECIDING))
 

@@ -7,8 +7,8 @@ import pytest
 
 from epp import protocol
 from epp.errors import NoEndpoint, Saturated
+from epp.framework.fullness import FULL_QUEUE
 from epp.request.exchange import Route
-from epp.request.saturation import FULL_QUEUE
 from tests.fakes import extproc_messages as envoy
 from tests.fakes.declarations import declared
 from tests.fakes.desk import ask, open_desk
@@ -36,7 +36,7 @@ async def test_B01_an_empty_pool_is_503_for_requests_that_may_be_shed_too(nobody
 
 
 async def test_B01_a_full_pool_is_429_and_says_when_to_come_again() -> None:
-    """Protected by `saturation.FULL`. Red when a full pool sheds nobody, or with another status."""
+    """Protected by `fullness.FULL`. Red when a full pool sheds nobody, or with another status."""
     async with open_desk() as desk:
         desk.objectives.swap(declared({"batch": -1}))
         desk.report([FULL_QUEUE] * 4)

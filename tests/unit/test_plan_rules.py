@@ -488,7 +488,7 @@ def test_parsers_are_chosen_by_entry_or_by_type() -> None:
     ("name", "says"),
     [
         ("openai", "f:4:29 unknown parser 'openai'; did you mean 'openai-parser'?"),
-        ("utilization-detector", "f:4:29 'utilization-detector' is not offered here: "),
+        ("fcfs-ordering-policy", "f:4:29 'fcfs-ordering-policy' is not offered here: "),
         ("queue-scorer", "f:4:29 'queue-scorer' is a scorer, not a parser"),
     ],
 )
@@ -514,21 +514,89 @@ def test_a_gate_of_what_is_not_offered_may_only_be_off(gate: str, says: str) -> 
     assert plan("featureGates: [flowControl=false, haPopulateNonLeaderDatastore=false]")
 
 
-def test_flow_control_does_nothing_while_its_gate_is_off_and_is_told() -> None:
+def test_of_flow_control_the_detector_alone_counts_while_its_gate_is_off() -> None:
     found = plan(
-        "flowControl: {maxBytes: 1G, defaultRequestTTL: 30s, priorityBands: [{priority: 1}]}"
+        "flowControl: {maxBytes: 1G, enableEviction: null, priorityBands: [{priority: 1}],\n"
+        "  saturationDetector: {pluginRef: concurrency-detector}}"
     )
     assert found.notes == (
-        "f:3:1 'flowControl' does nothing while the feature gate of that name is off",
+        "f:3:15 'maxBytes' does nothing while the feature gate flowControl is off",
+        "f:3:51 'priorityBands' does nothing while the feature gate flowControl is off",
     )
+    assert (found.detector.reference, found.detector.added) == ("concurrency-detector", True)
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "detector", "queue"),
     [
-        ("saturationDetector: {pluginRef: x}", "f:3:1"),
-        ("flowControl: {saturationDetector: {pluginRef: x}}", "f:3:15"),
+        ("", "utilization-detector", None),
+        ("plugins: [{type: utilization-detector, parameters: {queueDepthThreshold: 7}}]", "", 7),
+        (
+            "plugins: [{type: utilization-detector, name: mine, "
+            "parameters: {queueDepthThreshold: 9}}]\n"
+            "flowControl: {saturationDetector: {pluginRef: mine}}",
+            "mine",
+            9,
+        ),
+        (
+            "plugins: [{type: utilization-detector, name: mine}]\n"
+            "saturationDetector: {pluginRef: mine}",
+            "mine",
+            None,
+        ),
+        (
+            "plugins: [{type: utilization-detector, name: mine}]\n"
+            "flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n"
+            "saturationDetector: {pluginRef: mine}",
+            "utilization-detector",
+            None,
+        ),
     ],
 )
-def test_a_saturation_detector_is_refused(text: str, place: str) -> None:
-    assert refused(text).startswith(f"{place} 'saturationDetector' is not offered here: ")
+def test_the_detector_is_the_named_one_else_the_usual(
+    text: str, detector: str, queue: int | None
+) -> None:
+    found = plan(text).detector
+    assert found.reference == detector or not detector
+    assert found.parameters.get("queueDepthThreshold") == queue
+
+
+def test_the_older_place_of_the_detector_is_told() -> None:
+    text = "saturationDetector: {pluginRef: utilization-detector}"
+    what = "f:3:1 `saturationDetector` is deprecated: use flowControl.saturationDetector"
+    assert plan(text).notes == (what,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("saturationDetector: {pluginRef: x}", "f:3:22 unknown plugin 'x'"),
+        ("flowControl: {saturationDetector: {pluginRef: x}}", "f:3:36 unknown plugin 'x'"),
+        (
+            "plugins: [{type: queue-scorer}]\nsaturationDetector: {pluginRef: queue-scorer}",
+            "f:4:22 'queue-scorer' is a scorer, not a saturation detector",
+        ),
+    ],
+)
+def test_what_is_no_detector_is_refused_at_its_place(text: str, says: str) -> None:
+    assert says in refused(text)
+
+
+def test_a_detector_in_a_profile_filters_there_and_admitters_need_no_reference() -> None:
+    found = plan(
+        "plugins: [{type: concurrency-detector}, {type: probabilistic-admitter},\n"
+        "  {type: latency-slo-admitter}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: concurrency-detector}]}]"
+    )
+    assert [use.reference for use in found.profiles["a"].filters] == ["concurrency-detector"]
+    assert found.detector.reference == "utilization-detector"
+    admitters = [use.reference for use in found.admitters]
+    assert admitters == ["probabilistic-admitter", "latency-slo-admitter"]
+    assert found.notes == ()
+    alone = plan("plugins: [{type: utilization-detector}]")
+    assert [use.reference for use in alone.profiles["default"].filters] == ["utilization-detector"]
+    text = (
+        "plugins: [{type: probabilistic-admitter}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: probabilistic-admitter}]}]"
+    )
+    assert "is a admitter" in refused(text) or "is an admitter" in refused(text)

@@ -37,9 +37,6 @@ DEPRECATED = {
 """Older names that still work, and their successors."""
 
 QUEUE = "flow control comes with a later version; until then nothing is queued by the picker"
-_ADMITTER = (
-    "nobody is refused for times that are not met; slo-headroom-tier-filter prefers who meets them"
-)
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
 _KUBERNETES = (
     "it watches Kubernetes objects for plugins that read them, and no plugin here reads any; pods "
@@ -53,7 +50,6 @@ _REPORT = "the gateway's access log has the usage of answers; nothing is compute
 _PAIRS = "pair by a label with pair-label-filter"
 
 REFUSED = {
-    "latency-slo-admitter": _ADMITTER,
     "multicluster-queue-scorer": _MULTI,
     "multicluster-kv-cache-utilization-scorer": _MULTI,
     "multicluster-prefix-cache-scorer": _MULTI,
@@ -72,8 +68,6 @@ REFUSED = {
     "agent-identity": "name the session's header in session-affinity-scorer",
     "disaggregatedset-rollout-screener": _PAIRS,
     "disaggregatedset-rollout-pod-extractor": _PAIRS,
-    "utilization-detector": QUEUE,
-    "concurrency-detector": QUEUE,
     "fcfs-ordering-policy": QUEUE,
     "edf-ordering-policy": QUEUE,
     "slo-deadline-ordering-policy": QUEUE,
@@ -85,7 +79,6 @@ REFUSED = {
     "soft-reflective-ceiling-policy": QUEUE,
     "sheddable-eviction-filter": QUEUE,
     "priority-then-time-eviction-order-policy": QUEUE,
-    "probabilistic-admitter": QUEUE,
 }
 """Types of the reference that are not here, and what to use instead. An installed plugin of the
 same name is used."""

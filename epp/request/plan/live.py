@@ -10,7 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
-from epp.framework import Decider, Filter, Handler, Marker, Picker, Scorer, Watcher
+from epp.framework import (
+    Admitter,
+    Decider,
+    Detector,
+    Filter,
+    Handler,
+    Marker,
+    Picker,
+    Scorer,
+    Watcher,
+)
 
 from .plan import Plan, ProfilePlan, Use
 
@@ -65,6 +75,8 @@ class Built:
     profiles: Mapping[str, BuiltProfile]
     """By name, in the order of the configuration."""
     handler: Named[Handler]
+    detector: Named[Detector]
+    admitters: tuple[Named[Admitter], ...]
     deciders: Mapping[str, Decider]
     """By the names that `Course.prefill_decider` may hold."""
     producers: Mapping[str, tuple[Named[Any], ...]]
@@ -108,6 +120,8 @@ def build(plan: Plan, earlier: Built | None = None) -> Built:
         plan=plan,
         profiles={name: _profile(profile, plugins) for name, profile in plan.profiles.items()},
         handler=named(plan.handler),
+        detector=named(plan.detector),
+        admitters=tuple(map(named, plan.admitters)),
         deciders={name: plugins[use.reference].plugin for name, use in plan.deciders.items()},
         producers={data: tuple(map(named, uses)) for data, uses in plan.producers.items()},
         watchers=tuple(one for one in everybody if isinstance(one.plugin, Watcher)),
@@ -165,6 +179,8 @@ def _uses(plan: Plan) -> Iterable[Use]:
         yield from (use for use, _ in profile.scorers)
         yield profile.picker
     yield plan.handler
+    yield plan.detector
+    yield from plan.admitters
     yield from plan.deciders.values()
     for uses in plan.producers.values():
         yield from uses

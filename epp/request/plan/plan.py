@@ -47,6 +47,10 @@ class Plan:
     profiles: Mapping[str, ProfilePlan]
     """In the order of the configuration."""
     handler: Use
+    detector: Use
+    """Says how full the pool is."""
+    admitters: tuple[Use, ...] = ()
+    """Say whether a request is served at all, in the order of the configuration."""
     deciders: Mapping[str, Use] = field(default_factory=dict[str, Use])
     """By their reference; the handler's parameters name them."""
     producers: Mapping[str, tuple[Use, ...]] = field(default_factory=dict[str, tuple[Use, ...]])

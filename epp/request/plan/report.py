@@ -20,6 +20,8 @@ def document(plan: Plan) -> dict[str, Any]:
         "handler": _plugin(plan.handler),
         "profiles": [_profile(profile) for profile in plan.profiles.values()],
         "deciders": [_plugin(use) for use in plan.deciders.values()],
+        "detector": _plugin(plan.detector),
+        "admitters": [_plugin(use) for use in plan.admitters],
         "data": [
             {
                 "name": data,
@@ -45,6 +47,9 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"handler   {_named(plan.handler)}"
     for use in plan.deciders.values():
         yield f"decider   {_named(use)}"
+    yield f"detector  {_named(plan.detector)}"
+    for use in plan.admitters:
+        yield f"admitter  {_named(use)}"
     for profile in plan.profiles.values():
         yield ""
         yield f"profile   {profile.name}"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from epp.config.located import Located, Location, unknown
 from epp.config.picker_config import API_VERSIONS, PickerConfig, PluginRef, ProfileEntry, parse
 from epp.errors import ConfigError
+from epp.framework import registry
 from epp.framework.registry import Kind
 
 from . import elsewhere
@@ -24,6 +25,7 @@ from .plan import Plan, ProfilePlan, Use
 DEFAULT_PICKER = "max-score-picker"
 SINGLE_HANDLER = "single-profile-handler"
 DEFAULT_PROFILE = "default"
+DEFAULT_DETECTOR = "utilization-detector"
 _IN_PROFILES = (Kind.FILTER, Kind.SCORER, Kind.PICKER)
 _ON = frozenset({"", "1", "t", "true"})
 _OFF = frozenset({"0", "f", "false"})
@@ -35,6 +37,11 @@ def resolve(text: bytes, where: str, options: Options = STABLE_ONLY) -> Plan:
     """The plan of a configuration's text. Raises ConfigError with `file:line:column`."""
     config, file = parse(text, where)
     return _Resolver(config, file, options).plan()
+
+
+def _stands_in_profiles(use: Use) -> bool:
+    """Filters, scorers and pickers do, and whatever else filters as well."""
+    return use.type.kind in _IN_PROFILES or use.type.keeps
 
 
 def default_plan() -> Plan:
@@ -57,11 +64,15 @@ class _Resolver:
         handler = self._handler(profiles)
         producers, consumers = flow(self._config, entries)
         parsers = self._parsers()
+        detector, admitters = self._detector(), tuple(entries.of(Kind.ADMITTER))
+        entries.mark_used(*(use.reference for use in admitters))
         entries.note_unused()
         return Plan(
             source=self._file.where,
             profiles=profiles,
             handler=handler,
+            detector=detector,
+            admitters=admitters,
             deciders={use.reference: use for use in entries.of(Kind.DECIDER)},
             producers=producers,
             consumers=consumers,
@@ -80,7 +91,7 @@ class _Resolver:
             found[entry.name] = self._profile(entry.name, self._referred(entry, path), path)
         if found:
             return found
-        uses = [use for use in self._entries.uses.values() if use.type.kind in _IN_PROFILES]
+        uses = [use for use in self._entries.uses.values() if _stands_in_profiles(use)]
         self._entries.mark_used(*(use.reference for use in uses))
         weighted = [(use, 1.0) for use in uses]
         return {DEFAULT_PROFILE: self._profile(DEFAULT_PROFILE, weighted, ("plugins",))}
@@ -91,7 +102,7 @@ class _Resolver:
             spot: Location = (*path, "plugins", number)
             use = self._entries.refer(part.plugin_ref, (*spot, "pluginRef"))
             kind = use.type.kind
-            if kind not in _IN_PROFILES:
+            if not _stands_in_profiles(use):
                 what = f"{use.reference!r} is a {kind}; profiles hold filters, scorers and a picker"
                 raise self._file.fault((*spot, "pluginRef"), what)
             if part.weight is not None and kind is not Kind.SCORER:
@@ -152,6 +163,27 @@ class _Resolver:
             raise ConfigError(taken.where, what)
         return added(name)
 
+    # How full the pool is
+
+    def _detector(self) -> Use:
+        """The older place counts where the newer one says nothing."""
+        flow_control, older = self._config.flow_control, self._config.saturation_detector
+        spot: Location = ("flowControl", "saturationDetector", "pluginRef")
+        ref = None if flow_control is None else flow_control.saturation_detector
+        if older is not None:
+            what = "`saturationDetector` is deprecated: use flowControl.saturationDetector"
+            self._entries.note(("saturationDetector",), what)
+            if ref is None:
+                ref, spot = older, ("saturationDetector", "pluginRef")
+        name = DEFAULT_DETECTOR if ref is None else ref.plugin_ref
+        if name not in self._entries.uses and name in registry.names(Kind.DETECTOR):
+            return added(name)
+        use = self._entries.refer(name, spot)
+        if use.type.kind is not Kind.DETECTOR:
+            what = f"{name!r} is a {use.type.kind}, not a saturation detector"
+            raise self._file.fault(spot, what)
+        return use
+
     # Parsers
 
     def _parsers(self) -> tuple[str, ...] | None:
@@ -188,18 +220,11 @@ class _Resolver:
         config, entries = self._config, self._entries
         for number, gate in enumerate(config.feature_gates):
             self._check_gate(gate, ("featureGates", number))
-        detector = config.saturation_detector
-        inner = config.flow_control and config.flow_control.saturation_detector
-        for given, spot in (
-            (detector, ("saturationDetector",)),
-            (inner, ("flowControl", "saturationDetector")),
-        ):
-            if given is not None:
-                what = f"'saturationDetector' is not offered here: {elsewhere.QUEUE}"
-                raise self._file.fault(spot, what)
-        if config.flow_control is not None:
-            what = "'flowControl' does nothing while the feature gate of that name is off"
-            entries.note(("flowControl",), what)
+        given = self._file.value.get("flowControl") or {}
+        for name, value in given.items():
+            if name != "saturationDetector" and value is not None:
+                what = f"{name!r} does nothing while the feature gate flowControl is off"
+                entries.note(("flowControl", name), what)
         if config.api_version != API_VERSIONS[0]:
             entries.note(("apiVersion",), f"the older group still works; use {API_VERSIONS[0]}")
 

@@ -1,0 +1,1 @@
+"""Whether a request is served at all."""
