@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from epp.distribution import Distribution, Distributions
 from epp.errors import NoEndpoint, Refusal
 from epp.framework import Decision, Endpoint, EndpointId, Request
 from epp.state.endpoints import EndpointStatus
@@ -157,8 +158,8 @@ class Metrics(Collector):
         self._retries = _counter("epp_gateway_retries_total", self.registry)
         self._plugins = _counter("epp_plugin_failures_total", self.registry)
         self._words: set[str] = set()
-        self._took = _histogram("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
-        self._processing = _histogram(
+        self._took = _distribution("llm_d_epp_scheduler_e2e_duration_seconds", self.registry)
+        self._processing = _distribution(
             "llm_d_epp_request_processing_duration_seconds", self.registry
         )
         self._by_endpoint: Tally[EndpointId] = Tally()
@@ -337,6 +338,14 @@ def _counter(name: str, registry: CollectorRegistry) -> Counter:
 def _histogram(name: str, registry: CollectorRegistry) -> Histogram:
     family = BY_NAME[name]
     return Histogram(family.name, family.help, buckets=family.buckets, registry=registry)
+
+
+def _distribution(name: str, registry: CollectorRegistry) -> Distribution:
+    """A histogram without labels, which costs a third of prometheus-client's."""
+    family = BY_NAME[name]
+    return Distributions(family.name, family.help, (), bounds=family.buckets, registry=registry).of(
+        ()
+    )
 
 
 def _family(name: str, samples: Iterable[Sample]) -> Metric:

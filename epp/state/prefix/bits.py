@@ -1,7 +1,8 @@
 """Which endpoints should hold which keys: the index behind predictions.
 
 A key maps to an integer whose bits are the endpoints, so that a lookup walks the keys of a prompt
-once for all candidates: it ands the bits and stops where nobody is left. For some ten thousand
+once for all candidates: it ands the bits and stops where nobody is left. Whoever has a key of a
+prompt has all keys before it, so that the walk goes in leaps from one change to the next. For some ten thousand
 pairs that change with every request, a few keys at a time, this takes less time than `Holders`,
 which is for millions that come in batches, and it takes ten times the memory.
 
@@ -24,7 +25,10 @@ FEW = 24
 
 
 class Bits:
-    """Who has which keys. Storing and removing are idempotent."""
+    """Who has which keys. Storing and removing are idempotent.
+
+    Keys are stored after those that come before them in their prompt, and removed before them.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
@@ -51,6 +55,9 @@ class Bits:
             slot = self._open(inc)
         holders, bit = self._holders, 1 << slot
         known = holders.get
+        if keys and known(keys[0]) is None:  # then nobody has the others either
+            holders.update(dict.fromkeys(keys, bit))
+            return
         for key in keys:
             others = known(key)
             holders[key] = bit if others is None else others | bit
@@ -92,17 +99,35 @@ class Bits:
 
     def _runs(self, keys: Sequence[int], alive: int) -> Iterator[tuple[int, int]]:
         """Slots that have equally many of the keys, as bits, and how many that is; never none."""
-        holders = self._holders.get
-        for depth, key in enumerate(keys):
-            if not alive:
-                return
-            still = holders(key, 0) & alive
-            if still != alive:
-                if depth:
-                    yield alive ^ still, depth
-                alive = still
+        depth = 0
+        while alive and depth < len(keys):
+            still = self._holders.get(keys[depth], 0) & alive
+            if still == alive:
+                depth = self._leap(keys, depth, alive)
+                continue
+            if depth:
+                yield alive ^ still, depth
+            alive = still
         if alive and keys:
             yield alive, len(keys)
+
+    def _leap(self, keys: Sequence[int], held: int, alive: int) -> int:
+        """The first key after `held`, which all of them have, that not all have; or the end."""
+        holders = self._holders.get
+        step, end = 1, len(keys)
+        while held + step < end:
+            if holders(keys[held + step], 0) & alive != alive:
+                end = held + step
+                break
+            held += step
+            step *= 2
+        while end - held > 1:
+            middle = (held + end) // 2
+            if holders(keys[middle], 0) & alive == alive:
+                held = middle
+            else:
+                end = middle
+        return end
 
     def _open(self, inc: Incarnation) -> int:
         if self._free:
