@@ -71,6 +71,7 @@ async def serve(
         if place is None:
             log.info("serving", **bound)
         else:
+            await readiness.soon(picker, stop)
             log.info("worker serves", worker=place.number, **bound)
         started(ports)
         await readiness.warmed(picker, stop)

@@ -15,6 +15,8 @@ from epp.picker import Picker, clock
 POLL_S = 0.02
 MEASURED_S = 2.0
 """How long to wait for the first word of every member's load."""
+WORKER_S = 30.0
+"""How long a worker waits for a pool before it serves without."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,13 @@ async def known(picker: Picker, stop: asyncio.Event) -> None:
     measured = await _until(lambda: _measured(picker) or stop.is_set(), MEASURED_S)
     if not measured:
         log.warning("ready without the load of every member")
+
+
+async def soon(picker: Picker, stop: asyncio.Event) -> None:
+    """Until there is a pool, though not for long: a worker's host is ready when one serves, and
+    takes a worker that says nothing for a minute for one that cannot start."""
+    cluster = picker.members.cluster
+    await _until(lambda: cluster is None or cluster.ready or stop.is_set(), WORKER_S)
 
 
 async def follow(picker: Picker) -> None:

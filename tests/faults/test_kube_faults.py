@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -131,10 +131,11 @@ async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
 
 
 @asynccontextmanager
-async def _picker(directory: Path, server: ApiServer) -> AsyncIterator[PickerProcess]:
+async def _picker(directory: Path, server: ApiServer, *more: str) -> AsyncIterator[PickerProcess]:
     """A whole picker that asks this server, and leaves us its log."""
     flags = ("--kubeconfig", str(kubeconfig(directory, server.url)), "--pool-name", POOL)
-    async with cluster_process(directory, *flags, "--pool-namespace", NAMESPACE) as picker:
+    flags = (*flags, "--pool-namespace", NAMESPACE, *more)
+    async with cluster_process(directory, *flags) as picker:
         yield picker
 
 
@@ -324,6 +325,26 @@ async def test_F08_nothing_is_ready_before_the_pods_are_known(tmp_path: Path) ->
                     unready += 1
                     await asyncio.sleep(0.05)
             assert unready > 3
+            assert await _destination(picker) == engine.address
+
+
+async def test_F08_workers_are_not_ready_before_either(tmp_path: Path) -> None:
+    """Protected by `soon` in `epp.readiness`; red without it."""
+    async with api_server() as server, backend("b") as engine:
+        host, _, port = engine.address.rpartition(":")
+        pods = Pods(server)
+        pods.put_pool(pool((int(port),)))
+        pods.add("a", host)
+        server.faults.codes["list", "pods"] = 500
+        async with AsyncExitStack() as stack:
+            async with asyncio.TaskGroup() as tasks:
+                entering = stack.enter_async_context(_picker(tmp_path, server, "--workers=2"))
+                starting = tasks.create_task(entering)
+                await until(lambda: server.faults.asked["list", "pods"] > 4, within_s=20)
+                assert not starting.done()
+                server.faults.codes.clear()
+            picker = starting.result()
+            await picker.until_serving(True)
             assert await _destination(picker) == engine.address
 
 
