@@ -38,7 +38,7 @@ class Kind(StrEnum):
     DECIDER = "decider"
     PRODUCER = "producer"
     DETECTOR = "saturation detector"
-    ADMITTER = "admitter"
+    ADMITTER = "request admitter"
 
     @property
     def group(self) -> str:

@@ -599,4 +599,4 @@ def test_a_detector_in_a_profile_filters_there_and_admitters_need_no_reference()
         "plugins: [{type: probabilistic-admitter}]\n"
         "schedulingProfiles: [{name: a, plugins: [{pluginRef: probabilistic-admitter}]}]"
     )
-    assert "is a admitter" in refused(text) or "is an admitter" in refused(text)
+    assert "is a request admitter; profiles hold filters" in refused(text)

@@ -1,11 +1,14 @@
 """Configurations of the reference load as they are, and come to what they say."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
+from epp.config.picker_config import PickerConfig
 from epp.errors import ConfigError
 from epp.request.plan import elsewhere
 from epp.request.plan.entries import Options
@@ -168,6 +171,66 @@ def test_examples_of_the_documentation_load() -> None:
     assert examples
     for example in examples:
         assert resolve(example.encode(), "example").notes == ()
+
+
+FIELDS = {
+    "dataLayer.peerDiscovery": "{pluginRef: x}",
+    "dataLayer.crossReplicaSyncerPluginRef": "x",
+    "dataLayer.crossReplicaSyncInterval": "5s",
+    "flowControl.maxBytes": "1G",
+    "flowControl.maxRequests": "5",
+    "flowControl.defaultRequestTTL": "5s",
+    "flowControl.noEndpointRequestTTL": "5s",
+    "flowControl.priorityBands": "[{priority: 1, maxRequests: 5}]",
+    "flowControl.defaultPriorityBand": "{maxBytes: 1G}",
+    "flowControl.defaultNegativePriorityBand": "{maxRequests: 5}",
+    "flowControl.usageLimitPolicyPluginRef": "x",
+    "flowControl.enableEviction": "true",
+}
+"""Those that are refused or noted, with a value each."""
+
+
+def _sections(model: type[BaseModel]) -> Iterator[str]:
+    """Fields of the document, those of its parts after a dot."""
+    for field in model.model_fields.values():
+        name = str(field.alias)
+        parts = [one for one in _types(field.annotation) if issubclass(one, BaseModel)]
+        inner = [name for part in parts for name in part.model_fields if name != "plugin_ref"]
+        if not inner:
+            yield name
+        for part in parts if inner else ():
+            yield from (f"{name}.{one.alias}" for one in part.model_fields.values())
+
+
+def _types(annotation: Any) -> list[type]:
+    inner = [one for part in get_args(annotation) for one in _types(part)]
+    return [annotation, *inner] if isinstance(annotation, type) else inner
+
+
+def _verdicts() -> dict[str, str]:
+    text = DOCS.read_text().partition("### Every field")[2].partition("###")[0]
+    rows = [row.split("|") for row in text.splitlines() if row.startswith("| `")]
+    return {name: row[2].strip() for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+
+
+def test_the_documentation_says_of_every_field_what_becomes_of_it() -> None:
+    verdicts = _verdicts()
+    assert set(verdicts) == set(_sections(PickerConfig))
+    assert set(verdicts.values()) == {"honoured", "ignored", "noted", "refused"}
+    assert {name for name, said in verdicts.items() if said in {"noted", "refused"}} == set(FIELDS)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_is_refused_or_noted_as_the_documentation_says(name: str) -> None:
+    section, _, field = name.partition(".")
+    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+    text = f"{head}{section}: {{{field}: {FIELDS[name]}}}\n".encode()
+    if _verdicts()[name] == "refused":
+        with pytest.raises(ConfigError, match=f"'{field}' is not offered here"):
+            resolve(text, "here")
+    else:
+        (note,) = resolve(text, "here").notes
+        assert f"'{field}' does nothing" in note
 
 
 def test_the_documentation_lists_whatever_is_refused_with_its_reason() -> None:
