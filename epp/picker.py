@@ -231,7 +231,7 @@ class Picker:
                 if now - since > APPLY_AT_ONCE_S:
                     await asyncio.sleep(0)
                     since = now = clock()
-                self.pool.apply(record, now)
+                self.pool.apply(record, now, behind_s=stream.behind_s)
             for endpoint in self.pool.lost(clock()):
                 self.ways.reader.stream_of(endpoint).reread([endpoint])
 

@@ -47,7 +47,7 @@ class BlockDelta(_message.Message):
     def __init__(self, reset: bool = ..., stored: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., own_block_tokens: _Optional[int] = ..., scheme: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierDelta, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora")
+    __slots__ = ("waiting", "running", "kv_usage", "total_blocks", "block_tokens", "ready", "events", "lora", "partial")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     KV_USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Load(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     LORA_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     kv_usage: float
@@ -64,7 +65,8 @@ class Load(_message.Message):
     ready: bool
     events: bool
     lora: Lora
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., total_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., ready: bool = ..., events: bool = ..., lora: _Optional[_Union[Lora, _Mapping]] = ...) -> None: ...
+    partial: bool
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., total_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., ready: bool = ..., events: bool = ..., lora: _Optional[_Union[Lora, _Mapping]] = ..., partial: bool = ...) -> None: ...
 
 class Lora(_message.Message):
     __slots__ = ("running", "waiting", "most", "base")

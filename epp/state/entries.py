@@ -83,6 +83,8 @@ class Entries:
     tails: tuple[Tail, ...] = ()
     engine_seq: int | None = None
     """Sequence of the engine's last message that is in here; None before the first."""
+    whole: bool = True
+    """These are all of the engine's blocks."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -100,6 +102,7 @@ class Entries:
             key_counts=_small("I", self.key_counts),
             keys=_raw("Q", self.keys),
             tails=[(tail.row, tail.chain, tail.tokens, tail.extra) for tail in self.tails],
+            whole=self.whole,
         )
         return msgspec.msgpack.encode(whole)
 
@@ -130,6 +133,7 @@ class _Packed(msgspec.Struct, array_like=True):
     key_counts: bytes
     keys: bytes
     tails: list[tuple[int, int | None, bytes | None, bytes]]
+    whole: bool = True
 
 
 def _unpacked(packed: _Packed) -> Entries:
@@ -145,6 +149,7 @@ def _unpacked(packed: _Packed) -> Entries:
         keys=tuple(_numbers("Q", packed.keys)),
         tails=tuple(Tail(*tail) for tail in packed.tails),
         engine_seq=packed.engine_seq,
+        whole=packed.whole,
     )
 
 

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 class Feed:
     """Where the reading of one life's records stands."""
 
-    __slots__ = ("_nonce", "_part", "_retired", "_seq", "complete", "events", "last_at")
+    __slots__ = ("_nonce", "_part", "_retired", "_seq", "complete", "events", "last_at", "partial")
 
     def __init__(self) -> None:
         self._nonce: int | None = None
@@ -41,10 +41,12 @@ class Feed:
         """A full state and everything after it was read."""
         self.events = False
         """The writer sees the engine's KV events."""
+        self.partial = False
+        """It has missed some of them for good."""
         self.last_at: float | None = None
-        """When a record was last accepted; snapshots do not count, they may be old."""
+        """When the latest record that was accepted was said; snapshots do not count."""
 
-    def on(self, record: Record, now: float) -> Verdict:
+    def on(self, record: Record, said_at: float) -> Verdict:
         """Judge one record, and take note of it unless it is a duplicate or fenced."""
         if record.part is not None:
             return self._on_part(record, record.part)
@@ -52,7 +54,7 @@ class Feed:
         if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
             return verdict
         self._seq, self._part = record.seq, None
-        self.last_at = now
+        self.last_at = said_at if self.last_at is None else max(said_at, self.last_at)
         if verdict is Verdict.RESET:
             self.complete = True
         elif verdict is not Verdict.NEXT:

@@ -165,11 +165,11 @@ class LoadBook:
         else:
             self._estimate(held, now)
 
-    # What others tell
-
     def report(self, inc: Incarnation, report: LoadReport, now: float) -> None:
-        """A measurement was received. It shows every request that had begun before."""
+        """Measured at `now`: shows all requests that had begun before. Older ones say nothing."""
         life = self._life(inc)
+        if life.report is not None and now < life.report_at:
+            return
         life.report, life.report_at = report, now
         if report.kv_usage is not None and report.total_blocks is not None:
             life.pace.in_use.add(report.kv_usage * report.total_blocks, now)

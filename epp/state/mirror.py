@@ -34,6 +34,9 @@ class Mirror:
         self._heard: set[EndpointId] = set()
         self._lost: dict[EndpointId, float] = {}
         """Endpoints of whose records we lack some: when to ask for their snapshot."""
+        self._asked: dict[EndpointId, float] = {}
+        """When that was last done. A snapshot may end before what is missing: reading it again at
+        once, and again, would bring the same."""
 
     def fresh(self, endpoint: EndpointId, now: float) -> bool:
         """Its writer spoke lately."""
@@ -59,7 +62,8 @@ class Mirror:
     def rung(self, endpoint: EndpointId, now: float) -> Rung:
         """PRECISE where a live writer has told us all of the engine's blocks, else PREDICTED."""
         feed = self._feeds.get(endpoint)
-        if feed is not None and feed.complete and feed.events and self.fresh(endpoint, now):
+        told = feed is not None and feed.complete and feed.events and not feed.partial
+        if told and self.fresh(endpoint, now):
             return Rung.PRECISE
         return Rung.PREDICTED
 
@@ -88,16 +92,19 @@ class Mirror:
         from time to time until all is known."""
         due = [endpoint for endpoint, at in self._lost.items() if at <= now]
         for endpoint in due:
+            self._asked[endpoint] = now
             self._lost[endpoint] = now + REREAD_S
         return due
 
-    def accept(self, record: Record, inc: Incarnation, now: float) -> bool:
+    def accept(
+        self, record: Record, inc: Incarnation, now: float, *, behind_s: float = 0.0
+    ) -> bool:
         """Judge a record by its place in the sequence. False: it is to be ignored altogether.
 
         Blocks that may be gone without our knowing, or that a full state replaces, are dropped.
         """
         feed = self._feeds.setdefault(inc.endpoint, Feed())
-        verdict = feed.on(record, now)
+        verdict = feed.on(record, now - behind_s)
         self._heard.add(inc.endpoint)
         if verdict is not Verdict.NEXT:
             self._counts[f"feed-{verdict}"] += 1
@@ -106,9 +113,10 @@ class Mirror:
         if verdict is Verdict.GAP or verdict is Verdict.RESET:
             self._index.clear(inc)
         if record.status is not None:
-            feed.events = record.status.events
+            feed.events, feed.partial = record.status.events, record.status.partial
         if verdict is Verdict.GAP or verdict is Verdict.LATE:
-            self._lost.setdefault(inc.endpoint, now)
+            asked = self._asked.get(inc.endpoint)
+            self._lost.setdefault(inc.endpoint, now if asked is None else asked + REREAD_S)
         elif feed.complete:
             self._lost.pop(inc.endpoint, None)
         return True
@@ -146,6 +154,7 @@ class Mirror:
         self._index.clear(inc)
         self._feeds.pop(inc.endpoint, None)
         self._lost.pop(inc.endpoint, None)
+        self._asked.pop(inc.endpoint, None)
         self._heard.add(inc.endpoint)
 
     def sweep(self, budget: int) -> None:

@@ -239,8 +239,11 @@ class PoolState:
 
     # Told by others
 
-    def apply(self, record: bytes, now: float) -> None:
-        """Take one record from the log. What cannot be believed is dropped and counted."""
+    def apply(self, record: bytes, now: float, *, behind_s: float = 0.0) -> None:
+        """Take one record from the log. What cannot be believed is dropped and counted.
+
+        `behind_s`: how long ago it may have been said; its writer was alive then, if not now.
+        """
         try:
             parsed = parse(record)
         except RecordError as error:
@@ -254,8 +257,8 @@ class PoolState:
         if inc is None:
             self.counts["record-old-life"] += 1
             return
-        if self._mirror.accept(parsed, inc, now):
-            self._take(parsed, inc, now)
+        if self._mirror.accept(parsed, inc, now, behind_s=behind_s):
+            self._take(parsed, inc, now, behind_s)
 
     def elsewhere(self, others: Collection[ReplicaSums]) -> None:
         """All that other replicas have put on our members; it replaces what they said before."""
@@ -339,13 +342,13 @@ class PoolState:
         self._load.forget(inc)
         self._unconfirmed.take(inc.endpoint)
 
-    def _take(self, record: Record, inc: Incarnation, now: float) -> None:
+    def _take(self, record: Record, inc: Incarnation, now: float, behind_s: float) -> None:
         if record.part is None:
             self._load.writer_seen(inc)
             self.endpoints.heard(record.endpoint)
         if record.status is not None and record.part is None:
             self.endpoints.set_ready(record.endpoint, record.status.ready, now)
-            self._load.report(inc, record.status.report, now)
+            self._load.report(inc, record.status.report, now - behind_s)
         if record.blocks is not None:
             confirmed = self._mirror.change(record.blocks, inc, most=self._most_blocks(inc, now))
             if confirmed:

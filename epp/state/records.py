@@ -98,6 +98,8 @@ class EngineStatus:
     report: LoadReport = field(default_factory=LoadReport)
     ready: bool = False
     events: bool = False
+    partial: bool = False
+    """The engine may hold blocks that its writer missed; those that it tells of are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def encode(record: Record) -> bytes:
                 block_tokens=report.block_tokens,
                 ready=status.ready,
                 events=status.events,
+                partial=status.partial,
                 lora=None if report.lora is None else _lora_message(report.lora),
             )
         )
@@ -293,6 +296,7 @@ def _status(load: pb.Load) -> EngineStatus:
         ),
         ready=load.ready,
         events=load.events,
+        partial=load.partial,
     )
 
 

@@ -6,12 +6,12 @@ knows less, but nothing wrong (fault C05).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epp.state.blocks import OWN_BLOCK_TOKENS, PLAIN, Naming
 from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries
-from epp.state.events import DecodeError, Frame, decode
+from epp.state.events import AllBlocksCleared, DecodeError, Frame, decode
 from epp.state.sequence import Forget, Proven, Replay, SequenceCounts, Step
 from epp.state.sequencer import Sequencer
 
@@ -56,12 +56,19 @@ class CacheMirror:
         self._memory: Entries | None = None
         """Of a writer before us, while it isn't proven."""
         self._of_next_life = False
+        self._whole = False
+        """All of this life's messages were taken, or all since its cache was empty."""
         self.counts = EventCounts()
 
     @property
     def sees_events(self) -> bool:
         """Whether this life's events have been seen: until then nothing is known of its blocks."""
         return self._blocks is not None and self._sequencer.heard
+
+    @property
+    def partial(self) -> bool:
+        """Messages were missed for good: the engine may hold more than we know of."""
+        return self.sees_events and not self._whole
 
     @property
     def sequence(self) -> SequenceCounts:
@@ -92,6 +99,7 @@ class CacheMirror:
         """The engine's model is known (or another one than before): keys are seeded with it."""
         if self._blocks is not None:
             self._memory = None
+            self._whole = False
             self._sequencer.forget()
         self._blocks = EngineBlocks(model, self._own_block_tokens, naming=self._naming)
         self._changed(Delta(reset=True, stored=(), removed=()))
@@ -114,7 +122,8 @@ class CacheMirror:
             return lambda: memory
         if self._blocks is None:
             return Entries
-        return self._blocks.freeze(self._sequencer.last).entries
+        frozen, whole = self._blocks.freeze(self._sequencer.last), self._whole
+        return lambda: replace(frozen.entries(), whole=whole)
 
     def entries(self) -> Entries:
         """The same at once, where blocks are few or nothing else has to go on."""
@@ -168,6 +177,7 @@ class CacheMirror:
         for step in steps:
             match step:
                 case Frame():
+                    self._whole = self._whole or step.seq == 0
                     self._apply(step.payload)
                 case Proven.PROVEN:
                     self._believe_memory()
@@ -193,6 +203,9 @@ class CacheMirror:
             if batch.dp_rank != self._rank:
                 self.counts.other_ranks += 1
                 return
+        self._whole = self._whole or any(
+            isinstance(event, AllBlocksCleared) for event in batch.events
+        )
         self._tell(self._blocks.apply(batch.events))
         if self._blocks.waiting:
             self._sequencer.tell_afresh()
@@ -200,10 +213,11 @@ class CacheMirror:
     def _believe_memory(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None and self._blocks is not None:
+            self._whole = memory.whole
             self._tell(self._blocks.restore(memory))
 
     def _clear(self) -> None:
-        self._memory = None
+        self._memory, self._whole = None, False
         self._rank = self._asked_rank
         if self._blocks is not None:
             self._tell(self._blocks.clear())

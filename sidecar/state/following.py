@@ -25,6 +25,9 @@ class Taker(Protocol):
     def wanted(self) -> Replay | None:
         """The replay that should be fetched at present."""
 
+    def start_ms(self) -> int:
+        """The engine's present life; 0 while it has not been seen."""
+
     def look(self) -> None: ...
 
     def frame(self, frame: Frame) -> None: ...
@@ -63,10 +66,21 @@ class Following:
         return self._subscriber.damaged
 
     async def run(self, *ready: asyncio.Event) -> None:
-        """Follow until cancelled. Until all are `ready` messages wait in the socket's own queue."""
-        async with self._subscriber, asyncio.TaskGroup() as tg:
-            for event in ready:
-                await event.wait()
+        """Follow until cancelled. Until all are `ready` messages wait in the socket's own queue.
+
+        Should the engine restart meanwhile, nobody could tell which of them are of the life before:
+        they are left unread.
+        """
+        while True:
+            life = self._taker.start_ms()
+            async with self._subscriber:
+                for event in ready:
+                    await event.wait()
+                if life in {0, self._taker.start_ms()}:
+                    await self._follow()
+
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as tg:
             if self._replay is not None:
                 tg.create_task(self._replays(self._replay))
             async for frame in self._subscriber:

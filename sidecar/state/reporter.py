@@ -76,6 +76,7 @@ class Reporter:
             report=self._engine.report,
             ready=self.not_ready() is None,
             events=self.mirror.sees_events,
+            partial=self.mirror.partial,
         )
 
     def start_ms(self) -> int:

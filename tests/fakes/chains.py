@@ -50,7 +50,7 @@ class Follower:
         async for records in stream.records():
             for record in records:
                 self.applied += 1
-                self.state.apply(record, time.monotonic())
+                self.state.apply(record, time.monotonic(), behind_s=stream.behind_s)
             for endpoint in self.state.lost(time.monotonic()):
                 self.reader.stream_of(endpoint).reread([endpoint])
 

@@ -38,6 +38,10 @@ class Mirror:
         self.cache = CacheMirror(lambda _: None, replays=True, clock=lambda: clock)
         self.cache.serve("m")
         self.restarts = 0
+        self.life = 1
+
+    def start_ms(self) -> int:
+        return self.life
 
     @property
     def wanted(self) -> Replay | None:
@@ -171,3 +175,21 @@ def test_the_ports_of_ranks_count_up() -> None:
     assert of_rank("inproc://kv", 2) == "inproc://kv_dp2"
     with pytest.raises(SubscribeError, match="no port"):
         of_rank("ipc:///run/kv", 1)
+
+
+async def test_messages_that_waited_while_the_engine_restarted_are_left_unread() -> None:
+    mirror, ready = Mirror(), asyncio.Event()
+    async with ReplayingPublisher().running() as engine:
+        engine.silent = True
+        follow = Following(engine.endpoint, mirror, bind=False, replay=None)
+        async with asyncio.TaskGroup() as tg:
+            task = tg.create_task(follow.run(ready))
+            for _ in range(20):
+                await engine.send([block(1)])
+                await asyncio.sleep(0.02)
+            mirror.life = 2
+            ready.set()
+            await heard(engine, mirror)
+            task.cancel()
+    assert mirror.cache.present() == []
+    assert mirror.cache.sequence.gaps == 0

@@ -17,6 +17,7 @@ from epp.state.records import (
     EngineStatus,
     FirstToken,
     Outcome,
+    Part,
     Record,
     encode,
 )
@@ -542,3 +543,48 @@ def test_a_prompt_that_another_replica_sent_is_predicted_here_until_it_says_so_n
     state.elsewhere(())
     found = state.candidates(KEYS, block_tokens=64, prompt_tokens=650, now=0.0)
     assert [one.match.tokens for one in found] == [0, 0]
+
+
+def test_what_was_said_long_ago_makes_nobody_fresh() -> None:
+    state = new_state(sidecars=True)
+    record = encode(
+        Record(
+            incarnation=Incarnation(A, 1),
+            nonce=1,
+            seq=1,
+            blocks=BlockChange(stored=KEYS, reset=True),
+            status=EngineStatus(report=LoadReport(waiting=3), ready=True, events=True),
+        )
+    )
+    state.apply(record, 100.0, behind_s=30.0)
+    assert state.rung(A, 100.0) is Rung.PREDICTED
+    (status,) = (one for one in state.overview(100.0) if one.member.id == A)
+    assert (status.record_age_s, status.endpoint.load.age_s) == (30.0, 30.0)
+
+
+def test_an_engine_of_which_some_was_missed_is_not_precise_though_what_is_told_counts() -> None:
+    state = new_state(sidecars=True)
+    writer = Writer(state, A)
+    partial = EngineStatus(ready=True, events=True, partial=True)
+    writer.say(0.0, reset=True, stored=KEYS[:4], status=partial)
+    assert state.rung(A, 0.0) is Rung.PREDICTED
+    found = state.candidates(KEYS, block_tokens=64, prompt_tokens=10_000, now=0.0)
+    (match,) = (one.match for one in found if one.id == A)
+    assert (match.tokens, match.source) == (256, Source.PRECISE)
+    writer.say(0.1)
+    assert state.rung(A, 0.1) is Rung.PRECISE
+
+
+def test_a_snapshot_that_ends_before_the_gap_is_not_read_again_at_once() -> None:
+    state = new_state(sidecars=True)
+    Writer(state, A).say(0.0, reset=True)
+    asked = 0
+    for step in range(1, 500):
+        now = step / 100
+        Writer(state, A).say(now, seq=1000 + 2 * step)
+        snapshot = BlockChange(reset=True)
+        writer = Writer(state, A)
+        writer.say(now, seq=999 + 2 * step, blocks=snapshot, part=Part(0, 1))
+        Writer(state, A).say(now, seq=1001 + 2 * step)
+        asked += len(state.lost(now))
+    assert 1 <= asked <= 4

@@ -2,9 +2,10 @@
 
 from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import Delta
+from epp.state.entries import Entries
 from epp.state.events import Frame
 from sidecar.state.cache import CacheMirror
-from tests.fakes.kv_publisher import payload, stored_map
+from tests.fakes.kv_publisher import CLEARED_MAP, payload, stored_map
 
 SEED = seed_of("m")
 
@@ -70,3 +71,29 @@ def test_a_fallen_sequence_of_the_same_life_does_not_save_the_cache_of_a_later_o
     cache.same_life()
     cache.new_life()
     assert cache.present() == []
+
+
+def test_who_missed_messages_for_good_says_so_until_all_is_told_again() -> None:
+    cache, _ = mirror()
+    assert not cache.partial
+    cache.on(frame(0, 1))
+    assert not cache.partial
+    cache.on(frame(2, 2))
+    assert cache.partial
+    assert not cache.entries().whole
+    cache.on(Frame(b"kv", 3, payload([CLEARED_MAP])))
+    assert not cache.partial
+    cache.new_life()
+    cache.on(frame(7, 3))
+    assert cache.partial, "what came before it is not known"
+
+
+def test_what_an_earlier_writer_had_missed_is_still_missing_after_it() -> None:
+    earlier, _ = mirror()
+    earlier.on(frame(4, 1))
+    later, _ = mirror()
+    entries = Entries.unpack(earlier.entries().pack())
+    assert later.resume(entries, entries.engine_seq)
+    later.on(frame(5, 2))
+    assert sorted(later.present()) == sorted([key(1), key(2)])
+    assert later.partial

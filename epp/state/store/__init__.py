@@ -66,6 +66,11 @@ class Stream(Protocol):
         """Records that arrived together, for ever: steps of sequences and parts of snapshots, in
         the order in which to apply them. Reconnects by itself with back-off."""
 
+    @property
+    def behind_s(self) -> float:
+        """How long ago the records that came last may have been written, in seconds at most, where
+        that is worth mentioning: after a pause we read what was said meanwhile."""
+
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         """Records of these are missing: next comes their last snapshot, where there is one, and
         what followed on it."""
@@ -112,6 +117,11 @@ class OneStream:
 
     def stream_of(self, _: EndpointId) -> Self:
         return self
+
+    @property
+    def behind_s(self) -> float:
+        """Records come as they are said, or not at all."""
+        return 0.0
 
     @property
     def warm(self) -> bool:

@@ -27,6 +27,10 @@ from .redis_writer import SAVE_S
 
 BLOCK_MS = 500
 BATCH_ENTRIES = 500
+PROMPT_S = 1.0
+"""Records that waited no longer for us count as new: a read takes its time."""
+LONG_AGO_S = 3600.0
+"""Age of what snapshots are followed by: nobody knows it."""
 SNAPSHOTS_AT_ONCE = 8
 """Snapshots that are held in memory at the same time, one as large as an engine's cache allows."""
 ERRORS = ("errors", "reconnects", "restarts", "holes", "odd-entries", "snapshots")
@@ -138,6 +142,9 @@ class RedisStream:
         self._cursor = b""
         """Entry that was read last; empty: begin with the snapshots."""
         self._server = ""
+        self.behind_s = LONG_AGO_S
+        self._abreast_at = float("-inf")
+        """When a read began that left nothing unread."""
         self._wanted: set[EndpointId] = set()
         self._closing = False
 
@@ -151,10 +158,11 @@ class RedisStream:
                 if self.listening_since is None:
                     await self._connect()
                 while self._wanted:
+                    self.behind_s = LONG_AGO_S
                     async for batch in self._reread():
                         yield batch
                 self.warm = True
-                entries = await self._call(self._read, self._call_s + BLOCK_MS / 1000)
+                entries = await self._next()
                 if not entries and await self._call(self._went_back):
                     await self._begin_again()
             except StoreError as error:
@@ -167,6 +175,17 @@ class RedisStream:
             pause = self.FIRST_PAUSE_S
             if entries:
                 yield entries
+
+    async def _next(self) -> list[bytes]:
+        """What was said since the last read."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        entries = await self._call(self._read, self._call_s + BLOCK_MS / 1000)
+        waited = loop.time() - self._abreast_at
+        self.behind_s = 0.0 if waited <= PROMPT_S else min(waited, LONG_AGO_S)
+        if len(entries) < BATCH_ENTRIES:
+            self._abreast_at = began
+        return entries
 
     async def close(self) -> None:
         self._closing = True
