@@ -15,7 +15,7 @@ def life(name: str, start_ms: int = 1) -> Incarnation:
     return Incarnation(EndpointId(PoolId("p"), name, 8000), start_ms)
 
 
-A, B = life("a"), life("b")
+A, B, C = life("a"), life("b"), life("c")
 
 
 @pytest.fixture
@@ -30,6 +30,23 @@ def test_C01_a_cleared_engine_has_nothing_on_its_own_tiers_either(index: PrefixI
     index.clear(A)
     assert index.lookup(PROMPT, [A]) == {}
     assert [index.blocks(A, tier) for tier in (GPU, "CPU", "DISK")] == [0, 0, 0]
+
+
+def test_C02_a_retired_slot_is_swept_in_slices_before_somebody_else_gets_it() -> None:
+    """`Holders` keeps a cleared slot apart until it is swept; red when it is free at once."""
+    index = PrefixIndex(1000)
+    index.store(A, range(300))
+    index.clear(A)
+    index.store(B, [0])  # this sweeps a little, not all
+    assert 0 < index.retired_blocks <= 300
+    assert index.slots == 2
+    while index.retired_blocks:
+        index.store(C, [5])
+        assert index.slots == 3
+        assert index.lookup([0], [A, B, C]) == {B: 1}
+        index.sweep(20)
+    index.sweep(1000)
+    assert (len(index), index.slots) == (2, 2)
 
 
 def test_C03_late_blocks_of_a_removed_pod_reach_no_tier(index: PrefixIndex) -> None:

@@ -89,22 +89,6 @@ def test_blocks_over_the_limit_are_refused_and_counted() -> None:
     assert index.blocks(B) == 3
 
 
-def test_a_retired_slot_is_swept_in_slices_before_somebody_else_gets_it() -> None:
-    index = PrefixIndex(1000)
-    index.store(A, range(300))
-    index.clear(A)
-    index.store(B, [0])  # this sweeps a little, not all
-    assert 0 < index.retired_blocks <= 300
-    assert index.slots == 2
-    while index.retired_blocks:
-        index.store(C, [5])
-        assert index.slots == 3
-        assert index.lookup([0], [A, B, C]) == {B: 1}
-        index.sweep(20)
-    index.sweep(1000)
-    assert (len(index), index.slots) == (2, 2)
-
-
 def test_an_engine_that_was_cleared_fills_again() -> None:
     index = PrefixIndex(100)
     index.store(A, [1, 2])
