@@ -19,7 +19,7 @@ cryptography: a collision costs a cache miss, never a wrong answer.
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from struct import Struct, iter_unpack
@@ -39,6 +39,8 @@ _ROOT = b"epp own block %d" % SCHEME
 _TEXT = b"epp own block %d of bytes" % SCHEME
 _pair = Struct("<QQ").pack
 _media = Struct("<QI").pack
+_Blocks = Iterator[tuple[bytes]]
+"""One after the other, each in a tuple of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,11 @@ def token_keys(
     if len(data) % TOKEN_BYTES:
         raise ValueError(f"packed token ids take {TOKEN_BYTES} bytes each, got {len(data)} bytes")
     size = TOKEN_BYTES * _positive(block_tokens)
+    blocks = _blocks(data, size)
     there = _by_block(media, block_tokens)
-    if not there:
-        return _chained(_locals(data, seed, size), seed)
-    blocks = [data[at : at + size] for at in range(0, len(data) // size * size, size)]
-    hashes = [local_hash(block, seed, there.get(at, b"")) for at, block in enumerate(blocks)]
-    return _chained(hashes, seed)
+    if there:
+        blocks = ((block + there.get(at, b""),) for at, (block,) in enumerate(blocks))
+    return _chained(blocks, seed)
 
 
 def more_keys(
@@ -132,7 +133,7 @@ def more_keys(
     if len(tokens) % TOKEN_BYTES:
         raise ValueError(f"packed token ids take {TOKEN_BYTES} bytes each, got {len(tokens)} bytes")
     size = TOKEN_BYTES * _positive(block_tokens)
-    return _chained(_locals(tokens, seed, size), seed, parent)
+    return _chained(_blocks(tokens, size), seed, parent)
 
 
 def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> tuple[int, ...]:
@@ -143,7 +144,7 @@ def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> t
     """
     root = xxh3_64_intdigest(_TEXT, seed)
     size = ESTIMATE_BYTES_PER_TOKEN * _positive(block_tokens)
-    return _chained(_locals(data, root, size), root)
+    return _chained(_blocks(data, size), root)
 
 
 def local_hash(block: bytes, seed: int, extra: bytes = b"") -> int:
@@ -184,18 +185,21 @@ def _by_block(media: Iterable[Media], block_tokens: int) -> dict[int, bytes]:
     return there
 
 
-def _locals(data: bytes, seed: int, size: int) -> list[int]:
-    whole = memoryview(data)[: len(data) // size * size]
-    digest = xxh3_64_intdigest
-    return [digest(block, seed) for (block,) in iter_unpack(f"{size}s", whole)]
+def _blocks(data: bytes, size: int) -> _Blocks:
+    return iter_unpack(f"{size}s", memoryview(data)[: len(data) // size * size])
 
 
-def _chained(hashes: list[int], seed: int, parent: int | None = None) -> tuple[int, ...]:
-    if not hashes:
-        return ()
+def _chained(blocks: _Blocks, seed: int, parent: int | None = None) -> tuple[int, ...]:
+    """Keys of these blocks, with what isn't text in them."""
     digest, pair = xxh3_64_intdigest, _pair
-    key = chained(parent, hashes[0], seed)
-    return (key, *[key := digest(pair(key, local), seed) for local in hashes[1:]])
+    if parent is not None:
+        key = parent
+        return tuple([key := digest(pair(key, digest(block, seed)), seed) for (block,) in blocks])
+    root = next(blocks, None)
+    if root is None:
+        return ()
+    key = first = digest(root[0], seed)
+    return (first, *[key := digest(pair(key, digest(block, seed)), seed) for (block,) in blocks])
 
 
 def _positive(block_tokens: int) -> int:

@@ -2,9 +2,9 @@
 
 A key maps to an integer whose bits are the endpoints, so that a lookup walks the keys of a prompt
 once for all candidates: it ands the bits and stops where nobody is left. Whoever has a key of a
-prompt has all keys before it, so that the walk goes in leaps from one change to the next. For some ten thousand
-pairs that change with every request, a few keys at a time, this takes less time than `Holders`,
-which is for millions that come in batches, and it takes ten times the memory.
+prompt has all keys before it, so that the walk goes in leaps from one change to the next. For some
+ten thousand pairs that change with every request, a few keys at a time, this takes less time than
+`Holders`, which is for millions that come in batches, and it takes ten times the memory.
 
 An incarnation has a slot (its bit). To clear one its slot is retired, which is one step however
 much it held: nobody's lookup asks for that bit any more. Whoever knows the keys behind it takes
