@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from epp.framework import Endpoint, EndpointId, Request, Rung
+from epp.framework import Endpoint, EndpointId, Incarnation, Request, Rung
 
 from .charges import Charge, Charges, Early, Trusts, Unconfirmed, leg_of, medium_of
 from .endpoints import Endpoints
@@ -106,7 +106,7 @@ class Charging:
         held.endpoint = to
         self.predicted.drop(request.id)
         if held.prefill is None:
-            self.predicted.insert(inc, self._predictable(request), request.id, now)
+            self._predict(inc, self._predictable(request), request.id, to, now)
         self._hear_early(request.id, held, now)
 
     def response_headers(self, request_id: str, status: int, now: float) -> None:
@@ -207,8 +207,18 @@ class Charging:
         if not charged:
             self.counts["charge-refused"] += 1
         else:
-            self.predicted.insert(inc, self._predictable(request), request.id, now)
+            self._predict(inc, self._predictable(request), request.id, endpoint, now)
         return charged
+
+    def _predict(
+        self, inc: Incarnation, keys: tuple[int, ...], name: str, endpoint: Endpoint, now: float
+    ) -> None:
+        """`endpoint`, in its life `inc`, will hold `keys`, as far as its cache has room."""
+        load = endpoint.load
+        room = load.total_blocks
+        if room is not None:
+            room = room * load.block_tokens // self.own_block_tokens
+        self.predicted.insert(inc, keys, name, now, room)
 
     def _encode(self, encoders: Sequence[Endpoint], request: Request, now: float) -> None:
         share = -(-request.media_tokens // len(encoders))
@@ -244,7 +254,7 @@ class Charging:
         self._await_events(held.prefill.id, leg, now)
         inc = self.endpoints.incarnation(held.endpoint.id)
         if inc is not None:
-            self.predicted.insert(inc, self.charges.take_keys(held), request_id, now)
+            self._predict(inc, self.charges.take_keys(held), request_id, held.endpoint, now)
 
     def _await_events(self, endpoint: EndpointId, name: str, now: float) -> None:
         """A predicted prompt is computed: the engine's events, where seen, will soon replace it."""

@@ -588,3 +588,13 @@ def test_a_snapshot_that_ends_before_the_gap_is_not_read_again_at_once() -> None
         Writer(state, A).say(now, seq=1001 + 2 * step)
         asked += len(state.lost(now))
     assert 1 <= asked <= 4
+
+
+def test_on_an_engine_that_tells_its_size_no_more_is_predicted_than_fits() -> None:
+    state = new_state(sidecars=False)
+    small = LoadReport(waiting=0, running=0, kv_usage=0.0, total_blocks=20, block_tokens=16)
+    state.scraped(A, EngineMetrics(report=small), 0.0)
+    for name, keys in (("r", KEYS[:4]), ("s", KEYS[6:])):
+        found = state.candidates(keys, block_tokens=64, prompt_tokens=300, now=0.0)
+        state.charge(next(one for one in found if one.id == A), request(name, keys), 0.0)
+    assert state.sizes["predicted-blocks"] == 5

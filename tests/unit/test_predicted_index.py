@@ -210,3 +210,31 @@ def test_of_one_prompt_all_marks_are_told_or_none_and_the_latest_go_first() -> N
     assert set(index.latest(4)[A]) == {4, 5}
     assert set(index.latest(5)[A]) == {1, 2, 3, 4, 5}
     assert index.latest(1) == {}
+
+
+def test_no_more_is_predicted_on_an_engine_than_its_cache_has_room_for() -> None:
+    index = PredictedIndex(100, ttl_s=10)
+    index.insert(A, [1, 2, 3, 4], "old", now=0, room=6)
+    index.insert(B, [1, 2, 3, 4], "there", now=0)
+    index.insert(A, [5, 6, 7, 8], "new", now=0, room=6)
+    assert index.lookup([1, 2, 3, 4], [A, B], now=1) == {A: 2, B: 4}
+    assert index.lookup([5, 6, 7, 8], [A, B], now=1) == {A: 4}
+    assert index.evicted == 2
+    index.insert(A, [1, 2], "again", now=1, room=6)
+    index.insert(A, [9], "next", now=1, room=6)
+    assert index.lookup([1, 2], [A], now=1) == {A: 2}
+    assert index.lookup([5, 6, 7, 8], [A], now=1) == {A: 3}
+    index.insert(A, list(range(20, 40)), "long", now=1, room=6)
+    assert index.lookup(list(range(20, 40)), [A], now=1) == {A: 6}
+    assert len(index) == 10
+    index.insert(A, [50], "none", now=1, room=0)
+    assert index.lookup([50], [A], now=1) == {}
+
+
+def test_a_life_that_is_over_takes_no_room_from_the_next() -> None:
+    index = PredictedIndex(100, ttl_s=10)
+    index.insert(A, [1, 2, 3], "r", now=0, room=3)
+    index.forget(A)
+    index.insert(A, [4, 5, 6], "s", now=0, room=3)
+    assert index.lookup([4, 5, 6], [A], now=0) == {A: 3}
+    assert index.lookup([1], [A], now=0) == {}

@@ -46,6 +46,8 @@ class PredictedIndex:
         self._rooms: list[dict[int, Run] | None] = []
         """Blocks of each of those, as far as they were needed: hashing a life takes long."""
         self._lru: OrderedDict[Run, None] = OrderedDict()
+        self._lru_of: dict[Incarnation, OrderedDict[Run, None]] = {}
+        """The same by engine."""
         self._size = 0
         """Blocks of those."""
         self._open: OrderedDict[str, list[Prediction]] = OrderedDict()
@@ -64,14 +66,23 @@ class PredictedIndex:
     def open_requests(self) -> int:
         return len(self._open)
 
-    def insert(self, inc: Incarnation, keys: Sequence[int], request_id: str, now: float) -> None:
-        """`request_id` goes to `inc`, whose cache will hold `keys`.
+    def insert(
+        self,
+        inc: Incarnation,
+        keys: Sequence[int],
+        request_id: str,
+        now: float,
+        room: int | None = None,
+    ) -> None:
+        """`request_id` goes to `inc`, whose cache will hold `keys`; it has `room` for so many
+        blocks in all, if that is known.
 
-        A second call for the same two replaces the first. Of keys beyond `max_blocks` the head
-        counts.
+        A second call for the same two replaces the first. Of keys beyond the room, there or here,
+        the head counts.
         """
         self._close(request_id, inc)
-        held = tuple(keys[: self._limit])
+        room = self._limit if room is None else min(room, self._limit)
+        held = tuple(keys[:room])
         expires = now + self._ttl_s
         self._clean(max(CLEAN_AT_LEAST, CLEAN_PER_KEY * len(held)), now)
         if not held:
@@ -80,12 +91,17 @@ class PredictedIndex:
         known = sum(len(run.keys) for run in parts)
         if known < len(held):
             parts.append(self._begin(inc, held[known:], known, expires))
+        order = self._lru_of[inc]
         for run in reversed(parts):  # the tail first: it is then older than the head
             self._lru.move_to_end(run)
+            order.move_to_end(run)
         prediction = Prediction(inc, parts, held, expires)
         self._open.setdefault(request_id, []).append(prediction)
         self._references += len(held)
         self._make_room(now)
+        there = self._blocks[inc]
+        while len(there) > room:
+            self._evict(next(iter(order)), len(there) - room, now)
 
     def drop(self, request_id: str) -> None:
         """The request failed: what only it predicted counts no more (fault C25)."""
@@ -137,6 +153,7 @@ class PredictedIndex:
         """That engine is gone or restarted."""
         slot, blocks = self._index.retire(inc), self._blocks.pop(inc, None)
         self._asked, self._rooms = (), []
+        self._lru_of.pop(inc, None)
         if slot is not None and blocks is not None:
             self._gone.append((slot, blocks))
 
@@ -153,7 +170,7 @@ class PredictedIndex:
             shared = run.shared(keys[at:] if at else keys)
             if shared < len(run.keys):
                 run = run.split(shared)
-                self._lru[run] = None
+                self._lru[run] = self._lru_of[inc][run] = None
                 there.update(dict.fromkeys(run.keys, run))
             run.lapses.append(expires)
             parts.append(run)
@@ -165,7 +182,7 @@ class PredictedIndex:
         run = Run(inc, keys, start, [expires])
         self._blocks[inc].update(dict.fromkeys(keys, run))
         self._index.store(inc, keys)
-        self._lru[run] = None
+        self._lru[run] = self._lru_of.setdefault(inc, OrderedDict())[run] = None
         self._size += len(keys)
         return run
 
@@ -200,6 +217,8 @@ class PredictedIndex:
         there = self._blocks.get(run.inc)
         if there is None:
             return 0
+        if not left:
+            self._lru_of[run.inc].pop(run, None)
         # Blocks that were forgotten may have successors of the same name.
         mine = [key for key in gone if there.get(key) is run]
         for key in mine:
@@ -207,11 +226,14 @@ class PredictedIndex:
         self._index.remove(run.inc, mine)
         return len(mine)
 
+    def _evict(self, run: Run, size: int, now: float) -> None:
+        """Take away up to so many blocks of a run, from its end."""
+        cut = self._cut(run, min(len(run.keys), size))
+        self.evicted += cut if run.live(now) else 0
+
     def _make_room(self, now: float) -> None:
         while self._size > self._limit:
-            run = next(iter(self._lru))
-            cut = self._cut(run, min(len(run.keys), self._size - self._limit))
-            self.evicted += cut if run.live(now) else 0
+            self._evict(next(iter(self._lru)), self._size - self._limit, now)
         while self._references > REFERENCES_PER_BLOCK * self._limit:
             request_id, predictions = next(iter(self._open.items()))
             expires = max(prediction.expires for prediction in predictions)
