@@ -111,6 +111,16 @@ def sidecar(
     dp_rank: Annotated[
         int | None, typer.Option(help="Data parallel rank of this endpoint; ports count up by it.")
     ] = None,
+    dp_size: Annotated[
+        int,
+        typer.Option(help="Data parallel ranks of the pod; a sidecar for each, ports count up."),
+    ] = 1,
+    dp_by_header: Annotated[
+        bool,
+        typer.Option(
+            "--dp-by-header", help="One engine port serves all ranks: a header names them."
+        ),
+    ] = False,
     salt_key_file: Annotated[
         Path | None, typer.Option(help="The pool's key for cache salts; the picker's too.")
     ] = None,
@@ -244,6 +254,8 @@ def sidecar(
         "kv_events_bind": kv_events_bind,
         "kv_replay": kv_replay,
         "dp_rank": dp_rank,
+        "dp_size": dp_size,
+        "dp_by_header": dp_by_header,
         "salt_key_file": salt_key_file,
         "cache_namespace": cache_namespace,
         "endpoints_file": endpoints_file,

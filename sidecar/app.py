@@ -9,8 +9,8 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -58,25 +58,34 @@ async def run(
     stop: asyncio.Event | None = None,
     started: "asyncio.Future[Sidecar] | None" = None,
 ) -> None:
-    """Run one sidecar until SIGTERM or SIGINT, or until `stop` is set.
+    """Run one sidecar, or one for each rank, until SIGTERM or SIGINT, or until `stop` is set.
 
     With `stop` no signal handlers are installed, so that several can share a process. `started`
-    gets the running sidecar. Raises OSError when a port is taken, ConfigError for a bad store URL.
+    gets the running sidecar, of rank 0. Raises OSError when a port is taken, ConfigError for a bad
+    store URL.
     """
-    sidecar = Sidecar(settings)
+    sidecars = [Sidecar(one) for one in settings.ranks]
     asked, insisted = stop or asyncio.Event(), asyncio.Event()
     # Before anything listens: a signal in the first moments is a polite one, too.
     with nullcontext() if stop is not None else _signals(asked, insisted):
-        async with sidecar.running():
+        async with AsyncExitStack() as stack:
+            for one in sidecars:
+                await stack.enter_async_context(one.running())
             if started is not None:
-                started.set_result(sidecar)
+                started.set_result(sidecars[0])
             await asked.wait()
             async with asyncio.TaskGroup() as tg:
-                draining = tg.create_task(sidecar.drain())
+                draining = tg.create_task(_drained(sidecars))
                 hurrying = tg.create_task(insisted.wait())
                 await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
                 draining.cancel()
                 hurrying.cancel()
+
+
+async def _drained(sidecars: Sequence["Sidecar"]) -> None:
+    async with asyncio.TaskGroup() as tg:
+        for one in sidecars:
+            tg.create_task(one.drain())
 
 
 @contextmanager

@@ -73,6 +73,11 @@ class SidecarSettings(TlsSettings):
     dp_rank: Annotated[int, Field(ge=0, le=1023)] | None = None
     """Data parallel rank whose cache this is; its events come from the endpoints' ports plus it.
     None takes the rank that speaks first at those endpoints, and no other."""
+    dp_size: Annotated[int, Field(ge=1, le=64)] = 1
+    """Data parallel ranks of the pod. Each is an endpoint with a sidecar of its own, all in one
+    process: the ports of rank r are those of rank 0, and r more; so are those of its engine."""
+    dp_by_header: bool = False
+    """One API server has all ranks: its port is the same, and a header names the rank."""
     salt_key_file: Path | None = None
     """File with the pool's key for cache salts, at least 32 bytes, the picker's too."""
     cache_namespace: Annotated[str, Field(max_length=1024)] = ""
@@ -207,7 +212,36 @@ class SidecarSettings(TlsSettings):
     @property
     def ports(self) -> Ports:
         """Where engines of the pool listen for each other."""
-        return Ports(sidecar=self.port, bootstrap=self.bootstrap_port, p2p=self.p2p_port)
+        first = self.port - (self.dp_rank or 0) if self.dp_size > 1 else self.port
+        return Ports(
+            sidecar=first, ranks=self.dp_size, bootstrap=self.bootstrap_port, p2p=self.p2p_port
+        )
+
+    @property
+    def header_rank(self) -> int | None:
+        """The rank that requests to the engine name; None where they name none."""
+        return self.dp_rank if self.dp_by_header else None
+
+    @property
+    def ranks(self) -> tuple[Self, ...]:
+        """The settings of each sidecar of the pod: these, unless it has several ranks."""
+        if self.dp_size == 1:
+            return (self,)
+        return tuple(self._of_rank(rank) for rank in range(self.dp_size))
+
+    def _of_rank(self, rank: int) -> Self:
+        url = urlsplit(self.engine_url)
+        up = 0 if self.dp_by_header else rank
+        port = (url.port or 80) + up
+        host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+        return self.model_copy(
+            update={
+                "dp_rank": rank,
+                "port": self.port + rank if self.port else 0,
+                "metrics_port": self.metrics_port + rank if self.metrics_port else 0,
+                "engine_url": f"{url.scheme}://{host}:{port}",
+            }
+        )
 
     @model_validator(mode="after")
     def _handoff_is_possible(self) -> Self:
@@ -221,8 +255,16 @@ class SidecarSettings(TlsSettings):
     @model_validator(mode="after")
     def _ranks_have_ports(self) -> Self:
         ipc = [one for one in (self.kv_events, self.kv_replay) if one and one.startswith("ipc://")]
-        if self.dp_rank and ipc:
-            raise ValueError(f"dp_rank counts ports up, and {ipc[0]} has none")
+        if (self.dp_rank or self.dp_size > 1) and ipc:
+            raise ValueError(f"ranks count ports up, and {ipc[0]} has none")
+        if self.dp_size > 1 and self.dp_rank is not None:
+            raise ValueError("dp_size is for all ranks of a pod, dp_rank for one of them")
+        if self.dp_by_header and self.dp_size == 1 and self.dp_rank is None:
+            raise ValueError("dp_by_header names a rank: set dp_size, or dp_rank")
+        if self.dp_size > 1 and self.leg_port is not None:
+            raise ValueError("leg_port is one port: ranks prove their legs by leg_key_file")
+        if max(self.port, self.metrics_port) + self.dp_size - 1 > 65_535:
+            raise ValueError("there are no ports for all ranks")
         return self
 
     @model_validator(mode="after")

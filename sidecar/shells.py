@@ -5,6 +5,7 @@
 from .http.client import Upstream
 from .http.service import Service
 from .proxy import Limits, Listen, Relay
+from .ranked import Ranked
 from .settings import Kind
 from .trust.tls import PLAIN, Outward
 
@@ -26,8 +27,10 @@ def shell_of(kind: Kind, listen: Listen, service: Service) -> Relay:
         from .relay.pool import Engines
         from .relay.server import OwnRelay
 
-        assert isinstance(service.upstream, Engines)
-        return OwnRelay(listen=listen, service=service, engines=service.upstream)
+        upstream = service.upstream
+        engines = upstream.inner if isinstance(upstream, Ranked) else upstream
+        assert isinstance(engines, Engines)
+        return OwnRelay(listen=listen, service=service, engines=engines)
     from .reference.relay import AiohttpRelay
 
     return AiohttpRelay(listen=listen, service=service)

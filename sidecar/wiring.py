@@ -13,9 +13,11 @@ from epp.seals import SealKeys
 
 from .connectors import plan_of
 from .guard import Guard
+from .http.client import Upstream
 from .http.measuring import Measuring
 from .http.service import Service
 from .proxy import Journal, Limits, Listen, Readiness, Relay
+from .ranked import Ranked
 from .settings import SidecarSettings
 from .shells import shell_of, upstream_of
 from .transfer.door import Door
@@ -107,7 +109,11 @@ def relay_of(
     clocks: Clocks,
 ) -> Relay:
     limits = limits_of(settings)
-    upstream = upstream_of(settings.relay, settings.engine_url, limits, certificates.outward)
+    upstream: Upstream = upstream_of(
+        settings.relay, settings.engine_url, limits, certificates.outward
+    )
+    if settings.header_rank is not None:
+        upstream = Ranked(upstream, settings.header_rank)
     breakers = Breakers(
         failures=settings.breaker_failures,
         pause_s=settings.breaker_pause_s,
