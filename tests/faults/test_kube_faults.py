@@ -4,14 +4,15 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from epp import protocol
+from epp import protocol, readiness
 from epp.control.kube.api import Refused, Resource
 from epp.control.kube.cluster import Scope
 from epp.control.kube.objects import read_pod
@@ -134,8 +135,7 @@ async def test_F03_a_pool_may_go_and_come_again_with_another_selector() -> None:
 async def _picker(directory: Path, server: ApiServer, *more: str) -> AsyncIterator[PickerProcess]:
     """A whole picker that asks this server, and leaves us its log."""
     flags = ("--kubeconfig", str(kubeconfig(directory, server.url)), "--pool-name", POOL)
-    flags = (*flags, "--pool-namespace", NAMESPACE, *more)
-    async with cluster_process(directory, *flags) as picker:
+    async with cluster_process(directory, *flags, "--pool-namespace", NAMESPACE) as picker:
         yield picker
 
 
@@ -328,24 +328,16 @@ async def test_F08_nothing_is_ready_before_the_pods_are_known(tmp_path: Path) ->
             assert await _destination(picker) == engine.address
 
 
-async def test_F08_workers_are_not_ready_before_either(tmp_path: Path) -> None:
-    """Protected by `soon` in `epp.readiness`; red without it."""
-    async with api_server() as server, backend("b") as engine:
-        host, _, port = engine.address.rpartition(":")
-        pods = Pods(server)
-        pods.put_pool(pool((int(port),)))
-        pods.add("a", host)
-        server.faults.codes["list", "pods"] = 500
-        async with AsyncExitStack() as stack:
-            async with asyncio.TaskGroup() as tasks:
-                entering = stack.enter_async_context(_picker(tmp_path, server, "--workers=2"))
-                starting = tasks.create_task(entering)
-                await until(lambda: server.faults.asked["list", "pods"] > 4, within_s=20)
-                assert not starting.done()
-                server.faults.codes.clear()
-            picker = starting.result()
-            await picker.until_serving(True)
-            assert await _destination(picker) == engine.address
+async def test_F08_a_worker_waits_for_the_pool_before_its_host_counts_on_it() -> None:
+    """Protected by `soon` in `epp.readiness`; red when it does not wait."""
+    cluster = SimpleNamespace(ready=False)
+    picker: Any = SimpleNamespace(members=SimpleNamespace(cluster=cluster))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await readiness.soon(picker, asyncio.Event())
+    cluster.ready = True
+    async with asyncio.timeout(scaled(2)):
+        await readiness.soon(picker, asyncio.Event())
 
 
 async def test_F12_an_older_pool_is_served_alike() -> None:

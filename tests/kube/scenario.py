@@ -106,20 +106,20 @@ async def play(here: Cluster, directory: Path) -> None:
         await here.must("POST", here.pools, pool((port,)))
         await here.put_pod("one", ip)
         await picker.until_serving(True)
-        await _goes_to(picker, {first.address})
+        await goes_to(picker, {first.address})
         both = {"spec": {"targetPorts": [{"number": port}, {"number": other}]}}
         await here.must("PATCH", f"{here.pools}/{POOL}", both, kind=MERGE)
-        await _goes_to(picker, {first.address, second.address})
+        await goes_to(picker, {first.address, second.address})
         only = {"metadata": {"annotations": {"llm-d.ai/active-ports": str(other)}}}
         await here.must("PATCH", f"{here.pods}/one", only, kind=MERGE)
-        await _goes_to(picker, {second.address})
+        await goes_to(picker, {second.address})
         await here.must("DELETE", f"{here.pods}/one")  # marked only: nobody runs its node
-        await _goes_to(picker, {None})
+        await goes_to(picker, {None})
         await here.put_pod("two", ip)
-        await _goes_to(picker, {first.address, second.address})
+        await goes_to(picker, {first.address, second.address})
         unready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
         await here.must("PATCH", f"{here.pods}/two/status", unready, kind=MERGE)
-        await _goes_to(picker, {None})
+        await goes_to(picker, {None})
         await here.must("DELETE", f"{here.pools}/{POOL}")
         await picker.until_serving(False)
 
@@ -129,7 +129,7 @@ def _split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def _goes_to(picker: PickerProcess, wanted: set[str | None]) -> None:
+async def goes_to(picker: PickerProcess, wanted: set[str | None]) -> None:
     """Soon 20 requests in a row are spread over just these; None: refused with 503."""
     seen: set[str | None] = set()
     async with channel(picker.ports["grpc"]) as to:
