@@ -151,6 +151,9 @@ def sidecar(
     p2p_port: Annotated[
         int, typer.Option(help="Where engines fetch from each other (offloading).")
     ] = 7777,
+    compare_pairs: Annotated[
+        bool, typer.Option(help="Compare a prefill engine with this one before its first prompt.")
+    ] = True,
     tls_cert_file: Annotated[
         Path | None, typer.Option(help="Certificate chain; the ports then speak TLS only.")
     ] = None,
@@ -265,6 +268,7 @@ def sidecar(
         "connector": connector,
         "bootstrap_port": bootstrap_port,
         "p2p_port": p2p_port,
+        "compare_pairs": compare_pairs,
         "tls_cert_file": tls_cert_file,
         "tls_key_file": tls_key_file,
         "tls_client_ca_file": tls_client_ca_file,

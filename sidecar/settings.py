@@ -108,6 +108,9 @@ class SidecarSettings(TlsSettings):
     """Parameters are not sent when less than this is left of the lease."""
     prefill_retries: Annotated[int, Field(ge=0, le=1)] = 1
     """Further prefills after failures that may have pinned blocks."""
+    compare_pairs: bool = True
+    """Compare version, model, block size and data type of an engine with this one's before the
+    first prompt goes there, as far as both tell."""
     breaker_failures: Annotated[int, Field(ge=1, le=1000)] = 3
     """Prefill legs that fail in a row until their pod is left out."""
     breaker_pause_s: Seconds = 1.0

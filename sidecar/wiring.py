@@ -29,6 +29,7 @@ from .transfer.split import Splitter
 from .trust.breakers import Breakers
 from .trust.certificates import Certificates
 from .trust.named import Trust
+from .trust.pairs import Pairs
 
 log = structlog.get_logger(__name__)
 
@@ -122,12 +123,18 @@ def relay_of(
     metrics.breakers_open.set_function(lambda: breakers.open)
     metrics.breakers_opened.set_function(lambda: breakers.opened)
     metrics.breaker_hosts.set_function(lambda: len(breakers))
+    pairs = None
+    if settings.compare_pairs:
+        page = settings.engine_names.page
+        pairs = Pairs(upstream=upstream, page=page, clock=clocks.monotonic_s)
+        metrics.pairs_known.set_function(pairs.__len__)
     tools = Tools(
         upstream=upstream,
         plan=door.plan,
         limits=limits,
         clock=clocks.monotonic_s,
         breakers=breakers,
+        pairs=pairs,
     )
     splitter = Splitter(
         door=door,

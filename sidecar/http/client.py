@@ -178,8 +178,11 @@ class Upstream(Protocol):
     async def send_again(self, call: Call) -> Answer:
         """Like `send_once`, after a reused connection turned out dead (fault D15)."""
 
-    async def send_to(self, target: Target, call: Call) -> Answer:
-        """Like `send`, to another machine and never repeated."""
+    async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> Answer:
+        """Like `send`, to another sidecar and never repeated.
+
+        `plain`: to a port of an engine that speaks no TLS, whatever sidecars do.
+        """
 
 
 def engine_at(url: str) -> Target:

@@ -18,7 +18,7 @@ from sidecar.http.refusals import (
 )
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
-from sidecar.trust.tls import PLAIN, Outward
+from sidecar.trust.tls import PLAIN, ClientTls, Outward
 
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 """Fields that aiohttp would add to a request that has none."""
@@ -48,7 +48,7 @@ class AiohttpUpstream:
     async def send(self, call: Call) -> "AiohttpAnswer":
         made = SimpleNamespace(fresh=False)
         try:
-            return await self._attempt(self._pooled, self._engine, call, made)
+            return await self._attempt(self._pooled, self._engine, call, made, self._tls.engine)
         except LegError as error:
             repeatable = call.upload is None or call.upload.repeatable
             if error.refused is not ENGINE_LOST or made.fresh or not repeatable:
@@ -57,20 +57,26 @@ class AiohttpUpstream:
         return await self.send_again(call)
 
     async def send_once(self, call: Call) -> "AiohttpAnswer":
-        return await self._attempt(self._fresh, self._engine, call, SimpleNamespace())
+        made = SimpleNamespace()
+        return await self._attempt(self._fresh, self._engine, call, made, self._tls.engine)
 
     async def send_again(self, call: Call) -> "AiohttpAnswer":
         self.repeats += 1
         return await self.send_once(call)
 
-    async def send_to(self, target: Target, call: Call) -> "AiohttpAnswer":
-        return await self._attempt(self._pooled, target, call, SimpleNamespace())
+    async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> "AiohttpAnswer":
+        tls = None if plain else self._tls.peers
+        return await self._attempt(self._pooled, target, call, SimpleNamespace(), tls)
 
     async def _attempt(
-        self, session: aiohttp.ClientSession, to: Target, call: Call, made: SimpleNamespace
+        self,
+        session: aiohttp.ClientSession,
+        to: Target,
+        call: Call,
+        made: SimpleNamespace,
+        tls: ClientTls | None,
     ) -> "AiohttpAnswer":
         upload = call.upload
-        tls = self._tls.engine if to == self._engine else self._tls.peers
         try:
             answer = await session.request(
                 call.method,

@@ -8,7 +8,7 @@ from sidecar.http.client import Call, engine_at
 from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
-from sidecar.trust.tls import PLAIN, Outward
+from sidecar.trust.tls import PLAIN, ClientTls, Outward
 
 from .engines import EngineAnswer, EngineConnection
 
@@ -55,7 +55,7 @@ class Engines:
         return await self.send_once(call)
 
     async def send_once(self, call: Call) -> EngineAnswer:
-        return await (await self._connect(self._engine)).ask(call)
+        return await (await self._connect(self._engine, self._tls.engine)).ask(call)
 
     async def send_again(self, call: Call) -> EngineAnswer:
         self.repeats += 1
@@ -65,9 +65,10 @@ class Engines:
         """A spare connection to the engine; whoever gets it asks for something on it."""
         return self._kept(self._engine)
 
-    async def send_to(self, target: Target, call: Call) -> EngineAnswer:
+    async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> EngineAnswer:
+        tls = None if plain else self._tls.peers
         kept = self._kept(target)
-        return await (kept or await self._connect(target)).ask(call)
+        return await (kept or await self._connect(target, tls)).ask(call)
 
     def sweep(self, now: float) -> None:
         """Close what was spare for too long; called from time to time."""
@@ -99,11 +100,11 @@ class Engines:
         connection.since = self._loop.time()
         spare.append(connection)
 
-    async def _connect(self, to: Target) -> EngineConnection:
+    async def _connect(self, to: Target, tls: ClientTls | None) -> EngineConnection:
         """A fresh connection. Raises LegError."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
-                connection = await self._first_of(to)
+                connection = await self._first_of(to, tls)
         except ConnectionRefusedError as error:
             raise LegError(ENGINE_ABSENT) from error
         except OSError as error:  # no way there, or not in time
@@ -111,10 +112,9 @@ class Engines:
         self._open.add(connection)
         return connection
 
-    async def _first_of(self, to: Target) -> EngineConnection:
+    async def _first_of(self, to: Target, tls: ClientTls | None) -> EngineConnection:
         """A connection to the first address that takes one. Raises OSError of the last."""
         loop = asyncio.get_running_loop()
-        tls = self._tls.engine if to == self._engine else self._tls.peers
         found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
         failed: OSError = OSError(f"{to.host} has no address")
         for _, _, _, _, at in found:

@@ -1,17 +1,17 @@
 """How long a client's gateway still waits, and what the legs are told of it. Pure.
 
 An Envoy says with each request after how many milliseconds it gives it up, and takes that header
-from clients that it does not trust. It only ever shortens what a request is given here.
+from clients that it does not trust; the picker says what is left after earlier attempts. Of both
+the shorter one counts, and it only ever shortens what a request is given here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from epp.protocol import TIMEOUT_MS
+from epp.protocol import TIMEOUT_LEFT_MS, TIMEOUT_MS
+from sidecar.http import headers
 from sidecar.http.headers import Fields
 from sidecar.http.incoming import Incoming
-
-MAX_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,9 @@ class Deadline:
     @classmethod
     def of(cls, request: Incoming, clock: Callable[[], float]) -> "Deadline":
         """What the request says, counted from now; what cannot be read says nothing."""
-        for name in TIMEOUT_MS:
-            text = request.value(name)
-            if text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit():
-                return cls(clock() + int(text) / 1000 if int(text) else None, clock)
-        return cls(None, clock)
+        said = (headers.count(request.value(name)) for name in (TIMEOUT_LEFT_MS, *TIMEOUT_MS))
+        shortest = min((ms for ms in said if ms), default=None)
+        return cls(None if shortest is None else clock() + shortest / 1000, clock)
 
     @property
     def left_s(self) -> float | None:

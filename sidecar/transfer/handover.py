@@ -43,6 +43,9 @@ from .steps import (
 )
 from .targets import Target
 
+HUNG_S = 10.0
+"""A prefill pod that got less time than is usual has failed only when it got so much at least."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Handover:
@@ -55,6 +58,8 @@ class Handover:
     journal: Journal
     metrics: HandoffMetrics
     wall_s: Callable[[], float]
+    hurried: bool = False
+    """Whether legs get less time than is usual, because the client waits for less."""
     finished: Finished | None = field(default=None, init=False)
     _events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue, init=False)
     _answers: Answers = field(default_factory=Answers, init=False)
@@ -124,6 +129,8 @@ class Handover:
                 breakers.succeeded(self._sent_to[leg])
             case PrefillFailed(leg) if self._is_its_own_fault(event):
                 breakers.failed(self._sent_to[leg], self.tools.clock())
+                if self.tools.pairs is not None:
+                    self.tools.pairs.forget(self._sent_to[leg])
             case PrefillFailed(leg, Fault.STATUS):
                 breakers.succeeded(self._sent_to[leg])
             case _:
@@ -134,7 +141,10 @@ class Handover:
         may have room for the next."""
         if event.fault is Fault.STATUS:
             return event.status >= 500 or event.status == REFUSED_STATUS
-        return event.fault is not Fault.CANCELLED or event.leg in self._late
+        if event.fault is not Fault.CANCELLED:
+            return True
+        had_time = not self.hurried or self.handoff.policy.prefill_s >= HUNG_S
+        return event.leg in self._late and had_time
 
     async def _do(self, action: Action, legs: asyncio.TaskGroup) -> None:
         match action:

@@ -23,6 +23,7 @@ from sidecar.http.refusals import (
 from sidecar.http.upload import Content
 from sidecar.proxy import Limits
 from sidecar.trust.breakers import Breakers
+from sidecar.trust.pairs import Pairs
 
 from .deadline import Deadline
 from .steps import Fault
@@ -67,6 +68,8 @@ class Tools:
     limits: Limits
     clock: Callable[[], float]
     breakers: Breakers = field(default_factory=Breakers)
+    pairs: Pairs | None = None
+    """None compares no engines."""
 
 
 @dataclass(slots=True)

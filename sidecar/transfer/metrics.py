@@ -57,11 +57,16 @@ class HandoffMetrics:
         self.breaker_hosts = declared.gauge(
             "prefill_breaker_hosts", "Prefill pods whose failures are remembered; 1024 at most."
         )
+        self.pairs_known = declared.gauge(
+            "pairs_known", "Prefill pods whose engines were compared with this one; 1024 at most."
+        )
         self.targets_refused = declared.counter(
             "prefill_targets_refused", "Prefill targets that were left out: target-foreign (no "
             "member), target-self, members-unknown (no endpoints file), malformed, breaker-open "
-            "(failed again and again); and lists that no picker of the pool sealed: seal-missing, "
-            "seal-malformed, seal-key-unknown, seal-forged, seal-expired.", "reason",
+            "(failed again and again), pair-version, pair-model, pair-block-size, pair-dtype, "
+            "pair-layout (its engine differs from this one); and lists that no picker of the pool "
+            "sealed: seal-missing, seal-malformed, seal-key-unknown, seal-forged, "
+            "seal-expired.", "reason",
         )  # fmt: skip
         self.legs_served = declared.counter(
             "legs_served", "Prefill legs of other sidecars that were taken."

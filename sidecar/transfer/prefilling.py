@@ -89,7 +89,7 @@ class PrefillLeg:
             fields = [(b"host", str(question.at).encode())]
             asked = Call("GET", question.path, fields, None)
             async with asyncio.timeout(QUESTION_S):
-                answer = await self.tools.upstream.send_to(question.at, asked)
+                answer = await self.tools.upstream.send_to(question.at, asked, plain=True)
                 try:
                     told = await read_whole(answer)
                 finally:

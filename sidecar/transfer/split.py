@@ -8,15 +8,14 @@ the client has got nothing.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from epp.bodies.spans import Body, NotAnObjectError
-from epp.protocol import PREFILLER, TIMEOUT_LEFT_MS
+from epp.protocol import PREFILLER
 from sidecar import bodies
 from sidecar.handoff import Handoff
-from sidecar.http import headers
 from sidecar.http.exchange import Exchange
 from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
@@ -67,11 +66,12 @@ class Splitter:
         if found is None:
             found = self._usable(self.trust.judged(request, self.wall_s()).named(PREFILLER))
         job = await self._job(request, exchange, passage, body, found)
+        if isinstance(job, Job):
+            job = await self._paired(job)
         if isinstance(job, str):
             self.metrics.handoffs.labels(WHOLE, job).inc()
             return False
-        left_ms = headers.count(request.value(TIMEOUT_LEFT_MS))
-        policy = self.policy.within(None if left_ms is None else left_ms / 1000)
+        policy = self.policy.within(job.deadline.left_s)
         handover = Handover(
             handoff=Handoff(policy, self.new_id()),
             job=job,
@@ -80,6 +80,7 @@ class Splitter:
             journal=self.journal,
             metrics=self.metrics,
             wall_s=self.wall_s,
+            hurried=policy is not self.policy,
         )
         try:
             await handover.serve()
@@ -105,6 +106,18 @@ class Splitter:
         if left_out:
             self.metrics.targets_refused.labels(BROKEN).inc(left_out)
         return usable or BROKEN
+
+    async def _paired(self, job: Job) -> Job | str:
+        """With those targets only whose engines fit this one."""
+        pairs, found = self.tools.pairs, job.targets
+        if pairs is None:
+            return job
+        differences = await pairs.differences(found)
+        refused = [reason for reason in differences if reason is not None]
+        for reason in refused:
+            self.metrics.targets_refused.labels(reason).inc()
+        fit = tuple(one for one, reason in zip(found, differences, strict=True) if reason is None)
+        return replace(job, targets=fit) if fit else refused[0]
 
     async def _job(
         self,

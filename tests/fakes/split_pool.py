@@ -194,6 +194,7 @@ async def split_pool(
             "leg_key_file": key,
             "endpoints_interval_s": 0.01,
             "model": "sim",
+            "compare_pairs": False,
         }
         pool = SplitPool([], session, log, file)
         replaced = upstreams or {}

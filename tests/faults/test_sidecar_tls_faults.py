@@ -9,7 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sidecar.trust.tls import TlsFiles, server_context
+from sidecar.http.client import Call
+from sidecar.http.refusals import LegError
+from sidecar.proxy import Limits
+from sidecar.shells import upstream_of
+from sidecar.transfer.targets import Target
+from sidecar.trust.tls import ClientTls, Outward, TlsFiles, server_context
+from tests.fakes import relays
 from tests.fakes.certificates import Authority
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.split_pool import COMPLETIONS, SplitPool, prompt, split_pool, text_of
@@ -132,6 +138,22 @@ async def test_D27_half_of_a_pair_changes_nothing_and_is_counted(tmp_path: Path)
         assert (await pool.post(BODY))[0] == 200
         await pool.decode.counted({("answered", "split"): 1})
         assert pool.prefill.metric("task_failures_total") == 0
+
+
+async def test_D27_an_engines_own_ports_are_asked_in_plain_text(tmp_path: Path) -> None:
+    """Protected by `plain` of `Upstream.send_to`: where engines meet, no sidecar listens. Red when
+    TLS is spoken to whoever is not the local engine."""
+    parts = Parts(tmp_path)
+    outward = Outward(peers=ClientTls(TlsFiles(ca=parts.good.ca)))
+    port = RawUpstream(answer(b"{}", fields=JSON))
+    upstream = upstream_of(relays.kind, "http://127.0.0.1:1", Limits(), outward)
+    async with port.running(), upstream:
+        at, call = Target("127.0.0.1", port.port), Call("GET", "/query", [], None)
+        answered = await upstream.send_to(at, call, plain=True)
+        assert answered.head.status == 200
+        answered.close()
+        with pytest.raises(LegError):
+            await upstream.send_to(Target("localhost", port.port), call)
 
 
 @pytest.mark.parametrize("is_right", [True, False])

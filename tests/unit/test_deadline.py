@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.protocol import TIMEOUT_MS
+from epp.protocol import TIMEOUT_LEFT_MS, TIMEOUT_MS
 from sidecar.http.incoming import Incoming
 from sidecar.transfer.deadline import Deadline
 
@@ -27,6 +27,12 @@ def test_what_is_left_goes_down_to_nothing() -> None:
 @pytest.mark.parametrize("value", [None, "", "0", "-1", "1.5", "1e3", "ten", "9" * 11, "1,2"])
 def test_what_cannot_be_read_is_no_deadline(value: str | None) -> None:
     assert deadline(value, [0.0]).left_s is None
+
+
+def test_of_what_the_gateway_and_the_picker_say_the_shorter_counts() -> None:
+    fields = [(NAME.encode(), b"2500"), (TIMEOUT_LEFT_MS.encode(), b"700")]
+    one = Deadline.of(Incoming(method="POST", target="/", fields=fields), lambda: 0.0)
+    assert one.left_s == 0.7
 
 
 def test_legs_are_told_what_is_left_in_the_same_field() -> None:
