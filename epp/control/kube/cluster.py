@@ -27,7 +27,7 @@ POOL_VERSIONS = {"inference.networking.k8s.io": "v1", "inference.networking.x-k8
 """By API group: the version that is read."""
 GAP_S = 0.02
 """Between two changes of the members: a rollout brings many at once."""
-MOST_GAP_S = 0.25
+MOST_GAP_S = 0.15
 
 T = TypeVar("T")
 
