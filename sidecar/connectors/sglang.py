@@ -1,7 +1,8 @@
 """SGLang: both engines get the client's own body, with the room in which they meet.
 
 The prefill engine samples the first token, so nothing that concerns sampling may differ between
-the legs, and neither is limited. The room is a name of 63 bits that no other request of the pool
+the legs, and neither is limited. Only the prefill leg never streams: the head of a stream says
+nothing of the prompt. The room is a name of 63 bits that no other request of the pool
 has. An engine that runs in decode mode computes no prompts, so what cannot be split fails there.
 """
 
@@ -31,7 +32,9 @@ class Sglang(Plan):
         self._ports = ports
 
     def prefill(self, body: Body, api: Api, meeting: Meeting) -> bytes:
-        return self.decode(body, api, self._room(meeting))
+        room = Body.read(self._room(meeting))
+        members = {name: bytes(room.fields[name]) for name in BOOTSTRAP}
+        return body.edited(put={"stream": b"false", **members}, drop={"stream_options"})
 
     def pairing(self, meeting: Meeting) -> params.Transfer:
         return params.Transfer(self._room(meeting), meeting.target.host, self._ports.bootstrap)
