@@ -121,6 +121,21 @@ PARTS = {
         ("objectives", "saturation"),
         ("tests/unit/test_objectives.py", "tests/unit/test_saturation.py"),
     ),
+    "attempts": Part(
+        "epp.request",
+        ("attempts",),
+        ("tests/unit/test_attempts.py", "tests/faults/test_retry_faults.py"),
+    ),
+    "detectors": Part(
+        "epp.plugins.detectors",
+        ("utilization", "concurrency"),
+        ("tests/unit/test_saturation.py", "tests/conformance/test_plugins_page.py"),
+    ),
+    "admitters": Part(
+        "epp.plugins.admitters",
+        ("probabilistic", "latency_slo"),
+        ("tests/unit/test_saturation.py", "tests/conformance/test_plugins_page.py"),
+    ),
     "plan": Part(
         "epp.request.plan",
         ("resolve", "entries", "data", "feeds"),
