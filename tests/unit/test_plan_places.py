@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.request.plan.resolve import resolve
+from epp.request.plan.resolve import default_plan, resolve
 from tests.unit.test_plan_rules import plan, refused
 
 USUAL = (
@@ -45,6 +45,12 @@ def test_a_fault_stands_at_the_very_word(rest: str, says: str) -> None:
 def test_several_profiles_without_a_handler_are_told_at_the_profiles() -> None:
     said = refused("plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a}, {name: b}]")
     assert said.startswith("f:4:1 several profiles need a profile handler")
+
+
+def test_a_profile_that_nobody_named_is_found_fault_with_at_the_plugins() -> None:
+    said = refused("featureGates: []\nplugins: [{type: random-picker}, {type: max-score-picker}]")
+    assert said == "f:4:1 profile 'default' has several pickers: random-picker, max-score-picker"
+    assert default_plan().source == "default"
 
 
 def test_a_note_stands_at_the_very_word() -> None:
