@@ -147,6 +147,49 @@ async def test_D04_other_endpoints_go_straight_to_the_local_engine(
         await pool.decode.counted({("whole", "api"): 1})
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "capped"),
+    [
+        (
+            "/v1/responses",
+            {"input": "x", "max_output_tokens": 9, "stream": True},
+            {"max_output_tokens": 1, "stream": False, "store": False},
+        ),
+        (
+            "/v1/messages",
+            {"messages": [], "max_tokens": 9, "stream": True},
+            {"max_tokens": 1, "stream": False},
+        ),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [1, 2], "sampling_params": {"max_tokens": 9, "min_tokens": 2}},
+            {"sampling_params": {"max_tokens": 1}, "stream": False},
+        ),
+    ],
+)
+async def test_D04_each_api_is_limited_by_its_own_members(
+    path: str, body: dict[str, Any], capped: dict[str, Any], tmp_path: Path
+) -> None:
+    """Protected by `bodies.SHAPES`. Red with the limits of chat for all of them: an engine would
+    answer whole, or refuse."""
+    upstreams = {
+        0: RawUpstream(answer(prefilled(), fields=JSON)),
+        -1: RawUpstream(answer(b"{}", fields=JSON)),
+    }
+    async with split_pool(tmp_path, upstreams=upstreams) as pool:
+        assert (await pool.post(body, path))[0] == 200
+        (leg,) = (json.loads(one) for one in posted(upstreams[0], path))
+        (decode,) = posted(upstreams[-1], path)
+        assert {name: leg[name] for name in leg if name != "kv_transfer_params"} == body | capped
+        assert without_params(decode) == json.dumps(body).encode()
+        await pool.decode.counted({("answered", "split"): 1})
+
+
+def posted(upstream: RawUpstream, path: str) -> list[bytes]:
+    start = f"POST {path} ".encode()
+    return [one.body for one in upstream.received if one.line.startswith(start)]
+
+
 async def test_D05_a_prefill_that_ended_by_itself_costs_no_wait(tmp_path: Path) -> None:
     """Protected by rule 6 of `Handoff`. Red when the decode leg waits for parameters."""
     async with split_pool(tmp_path) as pool:
