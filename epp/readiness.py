@@ -56,13 +56,16 @@ async def soon(picker: Picker, stop: asyncio.Event) -> None:
 
 async def follow(picker: Picker) -> None:
     """Ready from now on, and while there is a pool, until cancelled."""
-    picker.health.ready = True
     cluster = picker.members.cluster
+    picker.health.ready = cluster is None or cluster.ready
     while cluster is not None:
         await cluster.until_moved()
         if picker.health.ready != cluster.ready:
             picker.health.ready = cluster.ready
-            log.info("ready" if cluster.ready else "not ready", why=cluster.why_not)
+            if cluster.ready:
+                log.info("ready again")
+            else:
+                log.warning("not ready any more", why=cluster.why_not)
 
 
 def _measured(picker: Picker) -> bool:

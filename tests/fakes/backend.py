@@ -25,7 +25,8 @@ class Seen:
 @dataclass(slots=True)
 class Backend:
     """Answers `/echo` with the request's body, `/sse?n=` with n events, `/empty` with 204,
-    `/status/<code>` with that status, and everything else with its own name."""
+    `/status/<code>` with that status, and everything else with its own name, `/late/<seconds>` so
+    much later."""
 
     name: str
     port: int = 0
@@ -48,6 +49,8 @@ class Backend:
             return web.Response(status=204)
         if request.path.startswith("/status/"):
             return web.Response(status=int(request.path.rpartition("/")[2]), text=self.name)
+        if request.path.startswith("/late/"):
+            await asyncio.sleep(float(request.path.rpartition("/")[2]))
         return web.Response(text=self.name)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -122,6 +122,8 @@ async def test_a_program_may_give_the_token_and_is_asked_again_when_it_is_refuse
         ({"cluster": {"server": "h"}}, "has no server URL"),
         ({"user": {"auth-provider": {"name": "oidc"}}}, "use a token or exec"),
         ({"user": {"username": "me"}}, "use a token or exec"),
+        ({"user": {"exec": {"args": ["x"]}}}, "is no kubeconfig: KeyError"),
+        ({"user": {"exec": 7}}, "is no kubeconfig"),
         ({"cluster": {"server": "https://h", "certificate-authority": "gone"}}, "certificates"),
         ({"cluster": {"server": "https://h", "certificate-authority-data": "%"}}, "certificates"),
     ],

@@ -66,6 +66,15 @@ def test_a_new_list_after_410_tells_only_what_differs() -> None:
     }
 
 
+@pytest.mark.parametrize("answer", [b"{}", b'{"items": []}', b"<html>", b'{"items": 3}'])
+def test_an_answer_that_is_no_list_empties_nothing(answer: bytes) -> None:
+    reflection = listed(pod("a", 1))
+    reflection.expired()
+    with pytest.raises(ValueError, match=r"."):
+        reflection.page(answer)
+    assert names(reflection) == ["a"]
+
+
 def test_another_error_keeps_the_place() -> None:
     reflection = listed(pod("a", 1))
     assert isinstance(reflection.line(line("ERROR", {"code": 500})), Failed)

@@ -28,6 +28,8 @@ POOL_VERSIONS = {"inference.networking.k8s.io": "v1", "inference.networking.x-k8
 GAP_S = 0.02
 """Between two changes of the members: a rollout brings many at once."""
 MOST_GAP_S = 0.15
+MAX_ODD_ROLES = 100
+"""Words that are told as no role; later ones are let pass in silence."""
 
 T = TypeVar("T")
 
@@ -85,7 +87,8 @@ class Cluster:
         self._cpu = cpu
         self._chance = chance
         self._times = times
-        self._membership = Membership(PoolId(scope.pool), odd_role=_odd_role)
+        self._membership = Membership(PoolId(scope.pool), odd_role=self._odd_role)
+        self._odd_roles: set[str] = set()
         self._pool = scope.pods
         self._reselect = asyncio.Event()
         self._changed = asyncio.Event()
@@ -287,6 +290,8 @@ class Cluster:
         name = f"{resource.plural}.{resource.group}" if older else resource.plural
         return name, kind.standing
 
-
-def _odd_role(pod: str, label: str) -> None:
-    log.warning("no role has this name: the pod serves whole requests", pod=pod, role=label)
+    def _odd_role(self, pod: str, role: str) -> None:
+        """Told once for each word, of which there may be many."""
+        if role not in self._odd_roles and len(self._odd_roles) < MAX_ODD_ROLES:
+            self._odd_roles.add(role)
+            log.warning("no role has this name: pods serve whole requests", pod=pod, role=role)

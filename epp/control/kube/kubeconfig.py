@@ -37,14 +37,21 @@ def read_kubeconfig(path: Path) -> Access:
         raise ConfigError(file, f"is no YAML: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(file, "is no kubeconfig: it must be a mapping")
+    try:
+        return _access(file, path.parent, found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(file, f"is no kubeconfig: {error!r}") from error
+
+
+def _access(file: str, at: Path, found: Mapping[str, Any]) -> Access:
     context = _named(file, found, "contexts", "context", found.get("current-context"))
     cluster = _named(file, found, "clusters", "cluster", context.get("cluster"))
     user = _named(file, found, "users", "user", context.get("user"))
     url = str(cluster.get("server") or "").rstrip("/")
     if not url.startswith(("https://", "http://")):
         raise ConfigError(file, f"the cluster {context.get('cluster')!r} has no server URL")
-    tls = _tls(file, path.parent, cluster, user) if url.startswith("https") else None
-    return Access(url=url, tls=tls, identity=_identity(file, path.parent, user, tls), source=file)
+    tls = _tls(file, at, cluster, user) if url.startswith("https") else None
+    return Access(url=url, tls=tls, identity=_identity(file, at, user, tls), source=file)
 
 
 def _named(

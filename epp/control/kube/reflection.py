@@ -114,6 +114,8 @@ class Reflection(Generic[T]):
     def page(self, body: bytes) -> Changes[T] | None:
         """One page of the list. None while more are to come. Raises ValueError if it is none."""
         page = _PAGE.decode(body)
+        if not page.metadata.resource_version:
+            raise ValueError("an answer is no list: it has no version")
         for raw in page.items or ():
             held = self._reading(raw)
             if held is not None and self._has_room(self._coming, held.key):
