@@ -19,6 +19,8 @@ _MIN_TOKENS = 64
 """Smaller prefills measure the network and the engine's step, not its speed."""
 ENOUGH = 3
 """Samples from which on an endpoint's own speed counts."""
+_LIGHT = 8
+"""No sample of a prefill weighs more than all together by this number."""
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-4, 2.0
 _MOST_BLOCK_S = 1e-3
 _MIN_ANSWER_TOKENS = 8
@@ -33,7 +35,8 @@ class PrefillPace:
     """Prompt tokens per second: the median of the last samples, each weighed by its tokens.
 
     Short prompts are slower by what every request costs, however short it is; so the long ones,
-    which are what matters, have the say.
+    which are what matters, have the say. But one alone never has: a long prompt that waited for
+    something else would starve its endpoint. Up to eight samples weigh the same.
     """
 
     __slots__ = ("_recent", "_value")
@@ -54,10 +57,25 @@ class PrefillPace:
         sample = min(_FASTEST, max(_SLOWEST, tokens / seconds))
         self._recent.append((sample, tokens))
         if len(self._recent) >= ENOUGH:
-            self._value = _weighted_median(sorted(self._recent))
+            most = _heaviest([tokens for _, tokens in self._recent])
+            self._value = _weighted_median(
+                sorted((speed, min(tokens, most)) for speed, tokens in self._recent)
+            )
 
 
-def _weighted_median(samples: list[tuple[float, int]]) -> float:
+def _heaviest(weights: list[int]) -> float:
+    """What the heaviest are cut to, so that none weighs more than an eighth of all that is left."""
+    ordered = sorted(weights)
+    rest = sum(ordered)
+    for cut in range(min(_LIGHT, len(ordered) - 1)):
+        most = rest / (_LIGHT - cut)
+        if ordered[-1 - cut] <= most:
+            return most
+        rest -= ordered[-1 - cut]
+    return ordered[0]
+
+
+def _weighted_median(samples: list[tuple[float, float]]) -> float:
     """Of (value, weight) in the order of their values."""
     half = sum(weight for _, weight in samples) / 2
     for value, weight in samples:

@@ -147,3 +147,12 @@ def test_p99_stays_between_floor_and_cap() -> None:
     for _ in range(3_000):
         durations.add(1e6)
     assert durations.p99_s == 900.0
+
+
+@pytest.mark.parametrize("before", [2, 11, 31])
+def test_one_long_prompt_that_waited_does_not_move_the_speed_of_prefills(before: int) -> None:
+    pace = PrefillPace()
+    for number in range(before):
+        pace.observe(200, 200 / (8000.0 + number))
+    pace.observe(8000, 8000 / 60.0)
+    assert pace.measured == pytest.approx(8000.0, rel=0.01)
