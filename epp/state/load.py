@@ -202,12 +202,12 @@ class LoadBook:
             pace.decoding.observe(tokens, seconds, blocks)
         self._changed.add(life)
 
-    def elsewhere(self, sums: Mapping[Incarnation, Sums]) -> None:
+    def elsewhere(self, sums: Mapping[Incarnation, Sums], now: float) -> None:
         """All that other replicas have reserved; it replaces what was said of them before."""
         for inc in self._shared.union(sums):
             life = self._life(inc) if inc in sums else self._lives.get(inc)
-            if life is not None and life.others != sums.get(inc, NONE):
-                life.others = sums.get(inc, NONE)
+            speed = self.prefill_tokens_per_s(inc)
+            if life is not None and life.hear(sums.get(inc, NONE), speed, now):
                 self._changed.add(life)
         self._shared = set(sums)
 
@@ -262,6 +262,8 @@ class LoadBook:
                 self._give_up(held)
         for life in self._lives.values():
             self._settle(life, now)
+            if life.others.prefill_tokens:
+                self._changed.add(life)
         settled, self._settled = self._settled, []
         return settled
 
@@ -345,10 +347,7 @@ class LoadBook:
         return held
 
     def _life(self, inc: Incarnation) -> Life:
-        life = self._lives.get(inc)
-        if life is None:
-            life = self._lives[inc] = Life(inc)
-        return life
+        return self._lives.get(inc) or self._lives.setdefault(inc, Life(inc))
 
     def _end(self, held: Reservation) -> None:
         if not held.ended:

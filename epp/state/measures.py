@@ -61,7 +61,7 @@ def reserved(life: Life, now: float) -> tuple[int, int, int, int]:
     return (
         len(life.requests) + others.requests,
         life.pending + others.pending,
-        life.remaining_prefill(now) + others.prefill_tokens,
+        life.remaining_prefill(now) + life.remaining_elsewhere(now),
         life.decode_blocks + others.decode_blocks,
     )
 

@@ -260,11 +260,11 @@ class PoolState:
         if self._mirror.accept(parsed, inc, now, behind_s=behind_s):
             self._take(parsed, inc, now, behind_s)
 
-    def elsewhere(self, others: Collection[ReplicaSums]) -> None:
+    def elsewhere(self, others: Collection[ReplicaSums], now: float) -> None:
         """All that other replicas have put on our members; it replaces what they said before."""
         self._foretold.replace(others, self.endpoints.incarnation)
         self._elsewhere = total(others, self.endpoints.incarnation)
-        self._load.elsewhere(self._elsewhere)
+        self._load.elsewhere(self._elsewhere, now)
 
     def replace(self, members: Collection[Member], now: float) -> Changes:
         """The control path's list is the pool; everything about removed members is forgotten."""

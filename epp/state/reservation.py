@@ -68,6 +68,10 @@ class Life:
     decode_blocks: int = 0
     others: Sums = NONE
     """What other replicas have reserved here, by their word."""
+    others_at: float = 0.0
+    """When that changed last."""
+    others_speed: float = 0.0
+    """Prompt tokens of theirs that the engine has worked off in each second since."""
     unshown: list[Reservation] = field(default_factory=list)
     """Those that the next report shows."""
     draining: deque[Reservation] = field(default_factory=deque)
@@ -121,6 +125,20 @@ class Life:
             if not held.ended:
                 out.append(held)
         return out
+
+    def hear(self, others: Sums, speed: float, now: float) -> bool:
+        """Take the word of the other replicas; false where it is the same as before. From then on
+        the engine works off their prompts at this speed."""
+        if others == self.others:
+            return False
+        self.others, self.others_at, self.others_speed = others, now, speed
+        return True
+
+    def remaining_elsewhere(self, now: float) -> int:
+        """Prefill tokens of the others, less what the engine will have worked off since they said
+        so: they say when a prompt is done, not how far it is."""
+        done = int(max(0.0, now - self.others_at) * self.others_speed)
+        return max(0, self.others.prefill_tokens - done)
 
     def remaining_prefill(self, now: float) -> int:
         """Prefill tokens less what the first draining one has worked off by this time."""

@@ -39,7 +39,7 @@ class SharedState(Protocol):
 
     def reserved(self) -> dict[Incarnation, Sums]: ...
     def foretold(self) -> Mapping[Incarnation, Sequence[int]]: ...
-    def elsewhere(self, others: Collection[ReplicaSums], /) -> None: ...
+    def elsewhere(self, others: Collection[ReplicaSums], /, now: float) -> None: ...
 
 
 class Sharing:
@@ -99,7 +99,7 @@ class Sharing:
             return pause * self._rng.uniform(0.5, 1.0)
         self._failures = 0
         self._heard.hear(others, self._clock())
-        self._state.elsewhere(others)
+        self._state.elsewhere(others, self._clock())
         self.counts["heard"] += len(others)
         entries = sum(1 + len(one.keys) // KEYS for said in (sums, *others) for one in said.sums)
         round_s = min(LONGEST_ROUND_S, ROUND_S + ENTRY_S * entries)
@@ -111,4 +111,4 @@ class Sharing:
             await asyncio.sleep(LEASE_S / 8)
             if self._heard.over(self._clock()):
                 self.counts["lapsed"] += 1
-                self._state.elsewhere(())
+                self._state.elsewhere((), self._clock())

@@ -90,7 +90,7 @@ class ReplicatedFleet(Fleet):
             for number, state in enumerate(states)
         ]
         for number, state in enumerate(states):
-            state.elsewhere([one for one in said if one.replica != str(number)])
+            state.elsewhere([one for one in said if one.replica != str(number)], now)
         assert self._share_s is not None
         self._at(now + self._share_s, self._share)
 

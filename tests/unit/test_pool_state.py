@@ -535,12 +535,12 @@ def test_a_prompt_that_another_replica_sent_is_predicted_here_until_it_says_so_n
     state, other = new_state(), new_state()
     chosen = other.candidates(KEYS, block_tokens=64, prompt_tokens=650, now=0.0)[0]
     other.charge(chosen, request(), 0.0)
-    state.elsewhere([own("other", other.reserved(), other.foretold())])
+    state.elsewhere([own("other", other.reserved(), other.foretold())], 0.0)
     found = state.candidates((*KEYS[:6], 1, 2), block_tokens=64, prompt_tokens=520, now=0.0)
     assert {one.id: one.match.tokens for one in found} == {A: 6 * 64, B: 0}
     assert found[0].match.source is Source.PREDICTED
     assert state.sizes["foretold-blocks"] == len(KEYS)
-    state.elsewhere(())
+    state.elsewhere((), 0.0)
     found = state.candidates(KEYS, block_tokens=64, prompt_tokens=650, now=0.0)
     assert [one.match.tokens for one in found] == [0, 0]
 

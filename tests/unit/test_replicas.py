@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from epp.framework import EndpointId, Incarnation, PoolId
-from epp.state.load import LoadBook, LoadReport
+from epp.state.load import LoadBook, LoadReport, LoadRules
+from epp.state.measures import PREFILL_TOKENS
 from epp.state.replicas import MOST, Heard, own, total
 from epp.state.reservation import Sums
 from epp.state.sharing import AGAIN_S, LONGEST_ROUND_S, ROUND_S, Sharing
@@ -72,29 +73,44 @@ def test_what_others_reserve_is_load_like_our_own() -> None:
     book = LoadBook()
     book.report(LIFE, LoadReport(waiting=0, running=1, total_blocks=100, block_tokens=16), 0.0)
     book.reserve(LIFE, "r", prefill_tokens=100, decode_tokens=160, has_writer=True, now=0.0)
-    book.elsewhere({LIFE: Sums(4, 3, 1_000, 20)})
+    book.elsewhere({LIFE: Sums(4, 3, 1_000, 20)}, 0.0)
     load = book.load(LIFE, 0.0)
     assert (load.reserved_requests, load.reserved_pending) == (5, 4)
     assert (load.reserved_prefill_tokens, load.reserved_decode_blocks) == (1_100, 30)
     assert LIFE in book.changed(0.0)
     assert book.sums() == {LIFE: Sums(1, 1, 100, 10)}  # never said again as if it were ours
-    book.elsewhere({})
+    book.elsewhere({}, 0.0)
     assert book.changed(0.0) == [LIFE]
     assert book.load(LIFE, 0.0).reserved_requests == 1
-    book.elsewhere({})
+    book.elsewhere({}, 0.0)
     assert book.changed(0.0) == []
+
+
+def test_the_prompts_of_others_are_worked_off_until_they_say_something_new() -> None:
+    book = LoadBook(LoadRules(prefill_tokens_per_s=1000.0))
+    book.elsewhere({LIFE: Sums(1, 1, 1_500, 10)}, 10.0)
+    book.changed(10.0)
+    for now, left in ((10.0, 1_500), (10.5, 1_000), (11.0, 500), (12.0, 0)):
+        book.elsewhere({LIFE: Sums(1, 1, 1_500, 10)}, now)  # the same word again
+        book.tick(now)
+        assert book.changed(now) == [LIFE]
+        assert book.load(LIFE, now).reserved_prefill_tokens == left
+        assert book.row(LIFE, now)[0][PREFILL_TOKENS] == left
+    book.elsewhere({LIFE: Sums(2, 2, 2_500, 10)}, 13.0)
+    assert book.load(LIFE, 13.5).reserved_prefill_tokens == 2_000
+    assert book.load(LIFE, 13.5).reserved_requests == 2
 
 
 def test_the_sums_of_others_end_with_the_life_and_follow_it_when_its_start_becomes_known() -> None:
     book, unborn, nxt = LoadBook(), Incarnation(A, 0), Incarnation(A, 200)
-    book.elsewhere({unborn: Sums(2)})
+    book.elsewhere({unborn: Sums(2)}, 0.0)
     book.adopt(unborn, LIFE)
     assert book.load(LIFE, 0.0).reserved_requests == 2
-    book.elsewhere({})
+    book.elsewhere({}, 0.0)
     assert book.load(LIFE, 0.0).reserved_requests == 0
-    book.elsewhere({LIFE: Sums(2)})
+    book.elsewhere({LIFE: Sums(2)}, 0.0)
     book.forget(LIFE)
-    book.elsewhere({nxt: Sums(1)})
+    book.elsewhere({nxt: Sums(1)}, 0.0)
     assert book.load(LIFE, 0.0).reserved_requests == 0
     assert book.load(nxt, 0.0).reserved_requests == 1
 
@@ -121,7 +137,7 @@ class Replica:
     def foretold(self) -> dict[Incarnation, tuple[int, ...]]:
         return {}
 
-    def elsewhere(self, others: list[ReplicaSums] | tuple[ReplicaSums, ...]) -> None:
+    def elsewhere(self, others: list[ReplicaSums] | tuple[ReplicaSums, ...], now: float) -> None:
         self.theirs = total(others, lives(LIFE).get)
 
 
