@@ -27,11 +27,15 @@ def fleet(*, seed: int, **how: float) -> Fleet:
 
 def test_B02_engines_that_nobody_hears_of_share_evenly() -> None:
     """Protected by `reserved_pending` in `cost._Engines.busy`; red when only reports count there
-    and the tokens ahead are not ours."""
+    and the tokens ahead are not ours. Sizes have a long tail, so that it is work that is shared
+    evenly: who has a long prompt to compute gets fewer requests."""
     run = fleet(seed=1, blind=True)
     run.run(workloads.strangers(Random(1), 30, 200))
-    assert max(run.shares()) <= 80
-    assert min(run.shares()) >= 18
+    tokens = Counter[int]()
+    for one in run.served:
+        tokens[one.engine] += len(one.ask.tokens)
+    shares = [tokens[engine] / tokens.total() for engine in range(4)]
+    assert 0.15 <= min(shares) <= max(shares) <= 0.4, shares
 
 
 @pytest.mark.parametrize("holder", [False, True], ids=["nobody-holds-it", "one-holds-it"])
@@ -83,8 +87,8 @@ def test_B08_equal_endpoints_have_equal_finite_scores() -> None:
 
 
 def test_B11_a_hot_prefix_beyond_one_engine_uses_all_of_them() -> None:
-    """Protected by `slowdown` and `crowding`. Red without them: next to nothing has to be computed
-    where the prompt is held, so that the first engine keeps nearly all."""
+    """Protected by what a cost counts besides the prompt. Red without that: next to nothing has to
+    be computed where the prompt is held, so that the first engine keeps nearly all."""
     chance, run = Random(2), fleet(seed=2)
     prompt = workloads.ids(chance, 4096)
     run.run([Ask(0.0, prompt, 1)])
