@@ -38,7 +38,8 @@ def ask(name: str = "a", **more: Any) -> dict[str, Any]:
 async def pool_of(
     connector: Connector, directory: Path, engines: dict[str, Any] | None = None, **settings: Any
 ) -> AsyncIterator[SplitPool]:
-    kind: dict[str, Any] = {"kv_connector": connector, **(engines or {})}
+    # No pull is meant to fail here, however busy the machine is.
+    kind: dict[str, Any] = {"kv_connector": connector, "handshake_s": 30.0, **(engines or {})}
     if connector == "shared-storage":
         kind["kv_storage"] = directory / "storage"
         kind["kv_storage"].mkdir()
