@@ -20,6 +20,10 @@ class Tier:
     """Every engine of the pool reads what any of them wrote; it outlives whoever wrote it."""
 
 
+_CHUNK = 256
+"""Tokens that LMCache reads and writes at once, by default; SGLang's HiCache goes by pages of 64 or
+fewer, and vLLM's offloading by blocks of its own. The largest of them promises too little rather
+than too much."""
 _KNOWN = {
     "CPU": Tier(1.0),
     "CPU_PINNED": Tier(1.0),
@@ -27,11 +31,11 @@ _KNOWN = {
     "DISK": Tier(0.1),
     "CPU_TIER2": Tier(0.1),
     "STORAGE": Tier(0.1),
-    "SHARED": Tier(0.1, 256, shared=True),
-    "SHARED_STORAGE": Tier(0.1, 256, shared=True),
-    "EXTERNAL": Tier(0.1, 256, shared=True),
-    "REMOTE": Tier(0.1, 256, shared=True),
-    "OBJ": Tier(0.05, 256, shared=True),
+    "SHARED": Tier(0.1, _CHUNK, shared=True),
+    "SHARED_STORAGE": Tier(0.1, _CHUNK, shared=True),
+    "EXTERNAL": Tier(0.1, _CHUNK, shared=True),
+    "REMOTE": Tier(0.1, _CHUNK, shared=True),
+    "OBJ": Tier(0.05, _CHUNK, shared=True),
 }
 _UNKNOWN = Tier(0.02)
 """Somewhere that nobody has told us of: it is slow, and its engine's own."""
