@@ -204,6 +204,7 @@ async def watched(
             yield cluster, seen
         finally:
             running.cancel()
+            await asyncio.wait([running])
             await api.close()
 
 
