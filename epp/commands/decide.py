@@ -4,7 +4,7 @@ A real picker in this process, without a gateway. *Choosing* is what depends on 
 indexes, filters, scorers and picker of the destination's profile. *All of it* is from a request as
 the stream hands it over to its route: parsing, block keys, choosing, the split, the charge,
 metrics and the explanation. Prompts share their first half, which by and by is held in many places.
-Between two decisions the load of endpoints changes.
+Before each of the two, the load of an endpoint or two changes, so that both read it anew.
 """
 
 import asyncio
@@ -137,14 +137,24 @@ def _fill(picker: Picker, endpoints: int, chance: Random) -> None:
     now = clock()
     picker.pool.replace(members, now)
     for member in members:
-        report = LoadReport(
-            waiting=chance.randrange(4),
-            running=chance.randrange(32),
-            kv_usage=chance.random(),
-            total_blocks=10_000,
-            block_tokens=16,
-        )
-        picker.pool.scraped(member.id, EngineMetrics(start_ms=1, report=report), now)
+        picker.pool.scraped(member.id, _page(chance), now)
+
+
+def _report(picker: Picker, chance: Random) -> None:
+    """Some engine's page is read."""
+    members = list(picker.pool.endpoints)
+    picker.pool.scraped(members[chance.randrange(len(members))].id, _page(chance), clock())
+
+
+def _page(chance: Random) -> EngineMetrics:
+    report = LoadReport(
+        waiting=chance.randrange(4),
+        running=chance.randrange(32),
+        kv_usage=chance.random(),
+        total_blocks=10_000,
+        block_tokens=16,
+    )
+    return EngineMetrics(start_ms=1, report=report)
 
 
 def _arrivals(prompt_tokens: int, count: int, chance: Random) -> Iterator[Arrival]:
@@ -181,13 +191,14 @@ class _Bench:
 
     async def decide(self, arrival: Arrival) -> None:
         made = await self._director.preview(arrival)
-        self._answer()
+        _report(self._picker, self._chance)
         begin = time.thread_time()
         self._choose(made.understood.request)
-        chosen = time.thread_time()
+        self.choosing.append(time.thread_time() - begin)
+        self._answer()
+        begin = time.thread_time()
         route = await self._director.decide(arrival)
-        self.choosing.append(chosen - begin)
-        self.all_of_it.append(time.thread_time() - chosen)
+        self.all_of_it.append(time.thread_time() - begin)
         if not isinstance(route, Route):
             raise NotRoutedError(f"a request was refused: {route}")
         self._under_way = route.progress
