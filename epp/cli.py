@@ -223,6 +223,15 @@ def sidecar(
     relay: Annotated[
         RelayKind, typer.Option(help="What moves the bytes: our own, or the reference on aiohttp.")
     ] = "aiohttp",
+    max_connections: Annotated[
+        int, typer.Option(help="Connections of clients, idle ones too; our own relay's.")
+    ] = 16_384,
+    head_timeout: Annotated[
+        float, typer.Option(help="Seconds that a client may take for a request's head.")
+    ] = 60.0,
+    total_timeout: Annotated[
+        float, typer.Option(help="Seconds that one exchange may take, however much moves.")
+    ] = 86_400.0,
     flush_ms: Annotated[float, typer.Option(help="Shortest time between two records.")] = 20,
     settle: Annotated[
         float, typer.Option(help="Seconds to go on accepting requests after SIGTERM.")
@@ -292,6 +301,9 @@ def sidecar(
         "kv_lease_margin_s": kv_lease_margin,
         "request_usage": request_usage,
         "relay": relay,
+        "max_connections": max_connections,
+        "head_timeout_s": head_timeout,
+        "total_timeout_s": total_timeout,
         "flush_ms": flush_ms,
         "settle_s": settle,
         "grace_s": grace,

@@ -6,17 +6,16 @@ second signal ends it at once.
 """
 
 import asyncio
+import gc
 import random
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import structlog
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from epp.framework import EndpointId
 from epp.state.store import Writer
@@ -26,6 +25,7 @@ from .engine import EngineWatch
 from .guard import Guard
 from .http.measuring import Measuring
 from .metrics import Metrics
+from .pages import Pages
 from .proxy import Relay
 from .settings import SidecarSettings
 from .state.following import Following
@@ -46,6 +46,8 @@ from .wiring import (
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
 POLL_S = 0.05
+GC_THRESHOLDS = (20_000, 20, 20)
+"""Objects made in excess of those let go before a look, and looks before a deeper one."""
 RESTART_S = 1.0
 """Pause before a background task that failed is started again."""
 
@@ -73,6 +75,8 @@ async def run(
                 await stack.enter_async_context(one.running())
             if started is not None:
                 started.set_result(sidecars[0])
+            if stop is None:
+                _settle_memory()
             await asked.wait()
             async with asyncio.TaskGroup() as tg:
                 draining = tg.create_task(_drained(sidecars))
@@ -86,6 +90,13 @@ async def _drained(sidecars: Sequence["Sidecar"]) -> None:
     async with asyncio.TaskGroup() as tg:
         for one in sidecars:
             tg.create_task(one.drain())
+
+
+def _settle_memory() -> None:
+    """What the start has made lasts, and requests make few cycles: look through neither often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 @contextmanager
@@ -121,6 +132,7 @@ class Sidecar:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._wall_s = lambda: wall_ms() / 1000
         self._rng = rng or random.SystemRandom()
         token = settings.state_token
         self._open_log = open_log or (
@@ -158,7 +170,7 @@ class Sidecar:
                 served=lambda: self.engine.served,
                 request_usage=settings.request_usage,
             ),
-            clocks=Clocks(monotonic_s=clock, wall_s=lambda: wall_ms() / 1000),
+            clocks=Clocks(monotonic_s=clock, wall_s=self._wall_s),
         )
         self._following: Following | None = None
         self._recalled = asyncio.Event()
@@ -304,24 +316,10 @@ class Sidecar:
 
     @asynccontextmanager
     async def _metrics_page(self) -> AsyncIterator[None]:
-        """`/metrics`, and `/healthz` for this process's own liveness."""
-
-        async def metrics(_: web.Request) -> web.Response:
-            page = generate_latest(self.metrics.registry)
-            return web.Response(body=page, headers={"content-type": CONTENT_TYPE_LATEST})
-
-        async def alive(_: web.Request) -> web.Response:
-            return web.Response(text="ok\n")
-
-        app = web.Application()
-        app.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive)])
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
+        """The pages for operators."""
+        pages = Pages(self.metrics.registry, self._wall_s)
+        self.metrics_port = await pages.start(self._settings.host, self._settings.metrics_port)
         try:
-            site = web.TCPSite(runner, self._settings.host, self._settings.metrics_port)
-            await site.start()
-            self.metrics_port = int(runner.addresses[0][1])
             yield
         finally:
-            with suppress(OSError):
-                await runner.cleanup()
+            pages.close()

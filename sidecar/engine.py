@@ -7,10 +7,9 @@ decides what to do about it.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from typing import Protocol
 
-import aiohttp
 import msgspec
 import structlog
 
@@ -18,14 +17,15 @@ from epp.framework import EngineNames
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
 
-from .http.client import engine_at
-from .reference.upstream import refuses
+from .http.client import Whole, engine_at
+from .probes import ProbeError, Probes
 from .settings import SidecarSettings
 from .state.life import Life
 from .trust.tls import ClientTls
 
 MAX_PAGE = 8 << 20
 MAX_MODELS_BODY = 1 << 20
+MAX_HEALTH_BODY = 1 << 16
 STALE_S = 2.0
 """A load report older than this is not repeated."""
 SLOW_CHECKS = 3
@@ -109,42 +109,29 @@ class EngineWatch:
         settings = self._settings
         if self.model is not None:
             self._tell_model(self.model)
-        timeout = aiohttp.ClientTimeout(total=settings.probe_timeout_s)
-        connector = aiohttp.TCPConnector(limit=8, keepalive_timeout=4.0)
         async with (
-            aiohttp.ClientSession(
-                settings.engine_url, timeout=timeout, connector=connector
-            ) as session,
+            Probes(settings.engine_url, settings.probe_timeout_s, self._tls) as probes,
             asyncio.TaskGroup() as tg,
         ):
-            tg.create_task(self._watch_health(session))
-            tg.create_task(self._watch_models(session))
-            tg.create_task(self._watch_metrics(session))
+            tg.create_task(self._watch_health(probes))
+            tg.create_task(self._watch_models(probes))
+            tg.create_task(self._watch_metrics(probes))
             tg.create_task(self._watch_connection())
 
-    def _get(
-        self, session: aiohttp.ClientSession, path: str
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        tls = self._tls
-        if tls is None:
-            return session.get(path)
-        return session.get(path, ssl=tls.current, server_hostname=tls.files.name)
-
-    async def _watch_health(self, session: aiohttp.ClientSession) -> None:
+    async def _watch_health(self, probes: Probes) -> None:
         while True:
             self._suspect.clear()
-            await self._check_health(session)
+            await self._check_health(probes)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.health_interval_s):
                     await self._suspect.wait()
                 await asyncio.sleep(0.01)  # many requests that fail together are one sign
 
-    async def _check_health(self, session: aiohttp.ClientSession) -> None:
+    async def _check_health(self, probes: Probes) -> None:
         try:
-            async with self._get(session, "/health") as response:
-                ready = response.status == 200
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if refuses(error):
+            ready = (await probes.get("/health", MAX_HEALTH_BODY)).head.status == 200
+        except ProbeError as error:
+            if error.refused:
                 self.life.lost()
                 self._set_ready(False)
                 return
@@ -165,11 +152,11 @@ class EngineWatch:
         log.info("engine is ready" if ready else "engine is not ready")
         self._watcher.engine_changed()
 
-    async def _watch_models(self, session: aiohttp.ClientSession) -> None:
+    async def _watch_models(self, probes: Probes) -> None:
         """Adapters come and go while an engine runs."""
         while True:
             if self.ready:
-                await self._ask_models(session)
+                await self._ask_models(probes)
             known = self.model is not None
             pause = self._settings.models_interval_s if known else self._settings.health_interval_s
             with suppress(TimeoutError):
@@ -177,13 +164,12 @@ class EngineWatch:
                     await self._came_up.wait()
             self._came_up.clear()
 
-    async def _ask_models(self, session: aiohttp.ClientSession) -> None:
+    async def _ask_models(self, probes: Probes) -> None:
         try:
-            async with self._get(session, "/v1/models") as response:
-                body = await response.content.read(MAX_MODELS_BODY)
-                models = _models(body) if response.status == 200 else []
-        except (aiohttp.ClientError, TimeoutError):
+            found = await probes.get("/v1/models", MAX_MODELS_BODY)
+        except ProbeError:
             return
+        models = _models(found.body) if found.head.status == 200 else []
         names = [model.id for model in models if 0 < len(model.id) <= MAX_NAME]
         fit = [name for name in names[:MAX_NAMES] if name.isprintable()]
         if fit:
@@ -199,16 +185,15 @@ class EngineWatch:
         self._watcher.engine_model(model)
         self.model_known.set()
 
-    async def _watch_metrics(self, session: aiohttp.ClientSession) -> None:
+    async def _watch_metrics(self, probes: Probes) -> None:
         while True:
-            await self._scrape(session)
+            await self._scrape(probes)
             await asyncio.sleep(self._settings.metrics_interval_s)
 
-    async def _scrape(self, session: aiohttp.ClientSession) -> None:
+    async def _scrape(self, probes: Probes) -> None:
         try:
-            async with self._get(session, self._names.page) as response:
-                page = await _page(response, self._names)
-        except (aiohttp.ClientError, PageError, TimeoutError):
+            page = _page(await probes.get(self._names.page, MAX_PAGE), self._names)
+        except (ProbeError, PageError):
             if self.life.start_ms:
                 self._watcher.probe_failed("metrics")
             return
@@ -240,18 +225,14 @@ class EngineWatch:
             await asyncio.sleep(pause)
 
 
-async def _page(response: aiohttp.ClientResponse, names: EngineNames) -> EngineMetrics:
+def _page(found: Whole, names: EngineNames) -> EngineMetrics:
     """Read a page. An engine without one (404 and the like) has said nothing, but it is there."""
-    if response.status != 200:
-        if response.status < 500:
-            return EngineMetrics()
-        raise PageError(f"metrics page answered {response.status}")
-    text = bytearray()
-    async for piece in response.content.iter_any():
-        text += piece
-        if len(text) > MAX_PAGE:
-            raise PageError(f"metrics page beyond {MAX_PAGE} bytes")
-    return parse_page(bytes(text), MAX_PAGE, names)
+    status = found.head.status
+    if status == 200:
+        return parse_page(found.body, MAX_PAGE, names)
+    if status < 500:
+        return EngineMetrics()
+    raise PageError(f"metrics page answered {status}")
 
 
 def _models(body: bytes) -> "list[_Model]":

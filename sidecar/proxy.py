@@ -25,9 +25,9 @@ class Outcome(Enum):
     """The client left before the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ended:
-    """One exchange that is over, however it ended."""
+    """One exchange that is over, however it ended. Never changed once it is made."""
 
     decision_id: str | None
     """The picker's name of the request; None when no picker sent it."""

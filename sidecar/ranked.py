@@ -36,8 +36,8 @@ class Ranked:
     async def send_again(self, call: Call) -> Answer:
         return await self.inner.send_again(self._named(call))
 
-    async def send_to(self, target: Target, call: Call) -> Answer:
-        return await self.inner.send_to(target, call)
+    async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> Answer:
+        return await self.inner.send_to(target, call, plain=plain)
 
     def _named(self, call: Call) -> Call:
         return replace(call, fields=[*call.fields, self._field])

@@ -85,8 +85,13 @@ class Client(Protocol):
         Raises TimeoutError when none came for `upload_idle_s`, OSError when it is broken.
         """
 
-    def begin(self, status: int, reason: str, fields: Fields, length: int | None) -> Wait:
-        """Send the head of an answer. `length` is of the body, None when it is not known yet."""
+    def begin(
+        self, status: int, reason: str, fields: Fields, length: int | None, *, follows: bool = False
+    ) -> Wait:
+        """Send the head of an answer. `length` is of the body, None when it is not known yet.
+
+        `follows`: bytes of the body, or its end, are written at once.
+        """
 
     def write(self, data: bytes) -> Wait:
         """The next bytes of the answer's body."""

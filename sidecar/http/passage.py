@@ -146,7 +146,10 @@ class Passage:
         if head.request_id is not None:
             own = head.request_id.encode("latin-1", "replace")
             fields = headers.replaced(fields, _REQUEST_ID, own)
-        return self._client.begin(head.status, head.reason, fields, self._passing.length)
+        length, held = self._passing.length, self._passing.held
+        return self._client.begin(
+            head.status, head.reason, fields, length, follows=held is not None
+        )
 
 
 async def _done(wait: Wait) -> None:

@@ -80,7 +80,9 @@ class AiohttpClient:
         except (RequestPayloadError, HttpProcessingError) as error:
             raise ConnectionError(str(error)) from error
 
-    async def begin(self, status: int, reason: str, fields: Fields, length: int | None) -> None:
+    async def begin(
+        self, status: int, reason: str, fields: Fields, length: int | None, *, follows: bool = False
+    ) -> None:
         reply = self._answer = Reply(status, reason, without(fields, CONTENT_LENGTH))
         reply.content_length = length
         if length is None and not self.incoming.http11:

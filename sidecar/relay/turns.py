@@ -140,7 +140,9 @@ class Turn:
     def proceed(self) -> Wait:
         return self._wire.send(framing.CONTINUE)
 
-    def begin(self, status: int, reason: str, fields: Fields, length: int | None) -> Wait:
+    def begin(
+        self, status: int, reason: str, fields: Fields, length: int | None, *, follows: bool = False
+    ) -> Wait:
         incoming = self.incoming
         frame = framing.frame_of(status, incoming.method, length, http11=incoming.http11)
         if frame is Frame.UNTIL_CLOSE:
@@ -156,7 +158,8 @@ class Turn:
             date=self._wire.date(),
             close=not self.keeps,
         )
-        self._wire.soon(self.flush)  # alone, unless data follows at once
+        if not follows:
+            self._wire.soon(self.flush)  # alone, unless data follows all the same
         return None
 
     def write(self, data: bytes) -> Wait:
@@ -183,7 +186,7 @@ class Turn:
         if self._wire.lost:
             return
         self.keeps = self.keeps and self.complete and not close
-        self.begin(status, _REASONS.get(status, "Error"), _JSON, len(body))
+        self.begin(status, _REASONS.get(status, "Error"), _JSON, len(body), follows=True)
         self.write(body)
         self.end()
 

@@ -45,6 +45,8 @@ def may_name(text: bytes) -> bool:
     Two plain searches come first: they cost a tenth of the pattern's.
     """
     if b"_transfer_params" not in text and b"bootstrap_" not in text:
+        if b"\\" not in text:  # one byte is found much faster than four
+            return False
         return b"\\u00" in text and _ESCAPED.search(text) is not None
     return _PLAIN.search(text) is not None or _ESCAPED.search(text) is not None
 

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from sidecar.proxy import Limits, Outcome
+from sidecar.ranked import Ranked
 from sidecar.relay.server import OwnRelay
 from tests.fakes.relays import Rig, relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
@@ -255,3 +256,16 @@ def test_the_relay_serves_on_the_event_loop_of_production() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scene())
+
+
+async def test_what_stands_before_the_engine_sees_every_request_of_a_kept_connection() -> None:
+    upstream = RawUpstream(answer(b"{}"))
+    async with upstream.running(), own(upstream.port) as (rig, relay):
+        service = relay._service
+        service.upstream = Ranked(service.upstream, 3)
+        reader, writer = await rig.connect()
+        for _ in range(3):
+            writer.write(POST)
+            await reader.readuntil(b"{}")
+        writer.close()
+    assert [b"x-data-parallel-rank: 3" in one.head for one in upstream.received] == [True] * 3

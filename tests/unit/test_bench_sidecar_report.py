@@ -13,13 +13,15 @@ def way(name: str, plain: float, event: float, split: float | None = None) -> Wa
 
 
 def good() -> list[Way]:
-    return [way("direct", 1, 1), way("own", 100, 10, 300), way("aiohttp", 400, 40, 900)]
+    toy = Way("toy", 1, 1, only_splits=True, split_us=[500, 700])
+    return [way("direct", 1, 1), way("own", 100, 10, 300), way("aiohttp", 400, 40, 900), toy]
 
 
 def test_claims_hold_when_every_number_is_within_its_bound() -> None:
     report = Report.of([*good(), way("nginx", 40, 8)], streams=2)
     assert report.holds
     assert report.claims()["plain request / nginx"] == (2.5, 3.0)
+    assert report.claims()["split request / cheapest peer"] == (0.5, 1.0)
     assert "DOES NOT HOLD" not in as_text(report)
 
 

@@ -6,6 +6,7 @@ engine is answered as well.
 """
 
 import asyncio
+import re
 from typing import cast
 
 import httptools
@@ -18,6 +19,8 @@ _JSON = (
     b' a few words of an answer","finish_reason":"length"}],"usage":{"prompt_tokens":1000,'
     b'"completion_tokens":8,"total_tokens":1008}'
 )
+_STREAM = re.compile(rb'"stream": ?true')
+_PREFILL = re.compile(rb'"do_remote_decode": ?true')
 _PARAMS = (
     b',"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,'
     b'"remote_block_ids":[1,2,3,4],"remote_engine_id":"e","remote_request_id":"r",'
@@ -77,12 +80,11 @@ class Origin(asyncio.Protocol):
         found = _ANSWERS.get(self._target)
         if found is not None:
             self._transport.write(found)
-        elif b'"stream":true' in body:
+        elif _STREAM.search(body):
             self._transport.write(_STREAM_HEAD)
             self._event(EVENTS)
         else:
-            prefills = b'"do_remote_decode":true' in body
-            self._transport.write(_PREFILLED if prefills else _PLAIN)
+            self._transport.write(_PREFILLED if _PREFILL.search(body) else _PLAIN)
 
     def _event(self, left: int) -> None:
         if self._transport.is_closing():

@@ -6,15 +6,19 @@
 | nginx | nginx as a plain reverse proxy, where it is installed |
 | own | the sidecar on its own relay |
 | aiohttp | the sidecar on the reference relay |
+| toy | a proxy for prefill and decode as small as people write them (`toy`) |
+| vllm-router | the router of that name in its P/D mode, where it is installed |
 
-The engine computes nothing and the ways are taken in turn, round by round. CPU is of the proxy's
-process alone, without what it uses while nobody asks; only ratios of one run mean something.
+The last two split every request, so that nothing else is asked of them. The engine computes nothing
+and the ways are taken in turn, round by round. CPU is of the proxy's process alone, without what it
+uses while nobody asks; only ratios of one run mean something.
 """
 
 import asyncio
 import json
 import random
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +40,9 @@ BODY_BYTES = 4096
 WARM_UP = 200
 IDLE_S = 1.0
 """How long each proxy is watched while nobody asks."""
+SPLIT = {"own", "aiohttp", "toy", "vllm-router"}
+"""Ways that hand prompts over."""
+ONLY_SPLIT = {"toy", "vllm-router"}
 GAP_S = 0.02
 """Time between two events of a stream."""
 _NGINX: Final = """\
@@ -97,17 +104,19 @@ class Run:
         self._supervisor = supervisor
         self._run = run
         self._rng = rng
-        self._engine, *self._ports = free_ports(8, rng)
+        self._engine, *self._ports = free_ports(12, rng)
 
     async def measure(self) -> list[Way]:
         ways = await self._start()
         for way in ways:
-            await load.call(way.port, _request(), count=WARM_UP, at_once=16)
+            warm = self._split_request() if way.only_splits else _request()
+            await load.call(way.port, warm, count=WARM_UP, at_once=16)
             way.idle_share = await self._idle(way)
         for _ in range(self._settings.rounds):
             for way in self._rng.sample(ways, len(ways)):
-                await self._plain(way)
-                await self._streams(way)
+                if not way.only_splits:
+                    await self._plain(way)
+                    await self._streams(way)
                 if way.splits:
                     await self._split(way)
         return ways
@@ -128,6 +137,10 @@ class Run:
         nginx = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
         if nginx is not None:
             parts.append(self._nginx(nginx))
+        parts.append(self._toy())
+        router = shutil.which("vllm-router")
+        if router is not None:
+            parts.append(self._router(router))
         for part in parts:
             self._supervisor.start(part)
         await self._supervisor.wait_ready()
@@ -136,7 +149,8 @@ class Run:
                 name="direct" if part is engine else part.name,
                 port=int(part.address.rpartition(":")[2]),
                 pid=self._supervisor.pid(part.name),
-                splits=part.name in {"own", "aiohttp"},
+                splits=part.name in SPLIT,
+                only_splits=part.name in ONLY_SPLIT,
             )
             for part in parts
         ]
@@ -177,6 +191,33 @@ class Run:
             probe=probes.listening(port),
         )
 
+    def _toy(self) -> Part:
+        port = self._ports.pop()
+        return Part(
+            name="toy",
+            command=(
+                *(sys.executable, "-m", "epp.sim.benches.toy"),
+                *(str(port), f"http://{HOST}:{self._engine}"),
+            ),
+            address=f"{HOST}:{port}",
+            probe=probes.listening(port),
+        )
+
+    def _router(self, program: str) -> Part:
+        port, metrics = self._ports.pop(), self._ports.pop()
+        # Two names, for it takes workers of one name for one.
+        prefill, decode = (f"http://{host}:{self._engine}" for host in ("localhost", HOST))
+        return Part(
+            name="vllm-router",
+            command=(
+                *(program, "--vllm-pd-disaggregation", "--prefill", prefill, "--decode", decode),
+                *("--host", HOST, "--port", str(port), "--prometheus-port", str(metrics)),
+                *("--policy", "round_robin", "--log-level", "error"),
+            ),
+            address=f"{HOST}:{port}",
+            probe=probes.http(port, "/health"),
+        )
+
     async def _idle(self, way: Way) -> float:
         before = cpu_s(way.pid)
         await asyncio.sleep(IDLE_S)
@@ -195,9 +236,11 @@ class Run:
 
     async def _split(self, way: Way) -> None:
         count = self._settings.requests // 4
-        asks = _request(f"x-prefiller-host-port: {HOST}:{self._engine}\r\n")
-        us, _ = await self._cost(way, asks, count=count, at_once=32)
+        us, _ = await self._cost(way, self._split_request(), count=count, at_once=32)
         way.split_us.append(us / count)
+
+    def _split_request(self) -> bytes:
+        return _request(f"x-prefiller-host-port: {HOST}:{self._engine}\r\n")
 
     async def _cost(
         self, way: Way, request: bytes, *, count: int, at_once: int

@@ -22,6 +22,10 @@ REFERENCE_CLAIM = 3.0
 """How many times less CPU than the reference our relay takes at least."""
 
 
+PEERS = ("toy", "vllm-router")
+"""Ways that split requests and are not ours."""
+
+
 @dataclass(slots=True)
 class Way:
     """One way to the engine, and what was measured of it."""
@@ -31,6 +35,8 @@ class Way:
     pid: int
     splits: bool = False
     """Whether it hands prompts over."""
+    only_splits: bool = False
+    """Whether it does nothing else."""
     idle_share: float = 0.0
     """CPU while nobody asks, in seconds a second."""
     plain_us: list[float] = field(default_factory=list[float])
@@ -81,7 +87,9 @@ class Report:
         plain = math.nan if nginx is None else nginx.plain_us
         event = math.nan if nginx is None else nginx.event_us
         direct = self.rows["direct"]
+        peers = [self.rows[name].split_us for name in PEERS if name in self.rows]
         return {
+            "split request / cheapest peer": (own.split_us / min(peers, default=math.nan), 1.0),
             "plain request / nginx": (own.plain_us / plain, PLAIN_CLAIM),
             "event / nginx": (own.event_us / event, EVENT_CLAIM),
             "split request / nginx plain": (own.split_us / plain, SPLIT_CLAIM),

@@ -7,9 +7,7 @@ from epp.errors import ConfigError
 from epp.framework import PoolId
 
 from . import Writer
-from .place import read_access
 from .port_writer import StateWriter
-from .redis_writer import RedisWriter
 
 DEFAULT_PORT = 9004
 
@@ -40,6 +38,10 @@ def open_writer(
             raise ConfigError("", "state URL: its port is not a number") from error
         return StateWriter(host, DEFAULT_PORT if port is None else port, token=token)
     if parts.scheme.partition("+")[0] in {"redis", "rediss"}:
+        # A sidecar beside a picker's port is spared the memory of Redis' client.
+        from .place import read_access  # noqa: PLC0415
+        from .redis_writer import RedisWriter  # noqa: PLC0415
+
         access = read_access(url, password=token, password_file=password_file, ca_file=ca_file)
         return RedisWriter(access, pool, streams=streams)
     raise ConfigError("", "state URL: use tcp://host:port (a picker's state port) or redis://…")
