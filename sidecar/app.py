@@ -296,6 +296,7 @@ class Sidecar:
         metrics.in_flight.set_function(lambda: self._relay.in_flight)
         metrics.connections.set_function(lambda: self._relay.connections)
         metrics.connections_refused.set_function(lambda: self._relay.refused)
+        metrics.engine_connections.set_function(lambda: self._relay.engine_connections)
         metrics.repeats.set_function(lambda: self._relay.repeats)
         metrics.held_bytes.set_function(lambda: self._relay.held_bytes)
         metrics.pool_members.set_function(lambda: len(self.guard))

@@ -46,6 +46,10 @@ class Metrics:
             "connections_refused", "Connections of clients that were closed at once, for there "
             "were as many as may be.",
         )  # fmt: skip
+        self.engine_connections = declared.gauge(
+            "engine_connections", "Connections to the engine and to other sidecars at present, "
+            "spare ones too; of our own relay.",
+        )  # fmt: skip
         self.repeats = declared.gauge(
             "repeated_requests", "Requests sent a second time because a reused connection to the "
             "engine turned out dead.",

@@ -92,6 +92,10 @@ class Relay(Protocol):
     def refused(self) -> int:
         """Connections that found no room."""
 
+    @property
+    def engine_connections(self) -> int:
+        """Connections to engines and other sidecars at present, spare ones too."""
+
     async def close(self) -> None:
         """Stop listening and cut what is still in flight."""
 

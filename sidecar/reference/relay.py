@@ -24,6 +24,11 @@ class AiohttpRelay:
         """Where legs are taken besides; known once it runs."""
 
     @property
+    def engine_connections(self) -> int:
+        """Not counted: aiohttp keeps them to itself."""
+        return 0
+
+    @property
     def in_flight(self) -> int:
         return self._service.in_flight
 

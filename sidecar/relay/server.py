@@ -53,6 +53,10 @@ class OwnRelay:
     def connections(self) -> int:
         return len(self._open)
 
+    @property
+    def engine_connections(self) -> int:
+        return self._engines.connections
+
     async def start(self) -> int:
         self.loop = asyncio.get_running_loop()
         await self._engines.__aenter__()

@@ -10,6 +10,8 @@ import uvloop
 
 from sidecar.proxy import Limits, Outcome
 from sidecar.ranked import Ranked
+from sidecar.relay import pool
+from sidecar.relay.answers import MAX_INTERIM
 from sidecar.relay.server import OwnRelay
 from tests.fakes.relays import Rig, relay_to
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
@@ -269,3 +271,35 @@ async def test_what_stands_before_the_engine_sees_every_request_of_a_kept_connec
             await reader.readuntil(b"{}")
         writer.close()
     assert [b"x-data-parallel-rank: 3" in one.head for one in upstream.received] == [True] * 3
+
+
+async def test_spare_connections_are_kept_up_to_the_limit_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "MAX_SPARE", 2)
+    all_here = asyncio.Event()
+
+    async def script(talk: Conversation) -> None:
+        if len(upstream.received) == 3:
+            all_here.set()
+        await all_here.wait()
+        await answer()(talk)
+
+    upstream = RawUpstream(script)
+    async with upstream.running(), own(upstream.port) as (rig, relay):
+        await asyncio.gather(*(rig.raw(GET, until_close=False) for _ in range(3)))
+        await until(lambda: relay.engine_connections == 2)
+
+
+@pytest.mark.parametrize(("interim", "status"), [(MAX_INTERIM, b"200"), (MAX_INTERIM + 1, b"502")])
+async def test_informational_answers_are_passed_over_up_to_the_limit(
+    interim: int, status: bytes
+) -> None:
+    async def script(talk: Conversation) -> None:
+        await talk.send(b"HTTP/1.1 103 Early Hints\r\n\r\n" * interim)
+        await answer()(talk)
+
+    upstream = RawUpstream(script)
+    async with upstream.running(), own(upstream.port) as (rig, _):
+        got = await rig.raw(GET, until_close=False)
+    assert got.split(b" ", 2)[1] == status
