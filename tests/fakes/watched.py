@@ -10,16 +10,20 @@ from epp.observe.explain import Explain
 from epp.observe.metrics import Metrics, Sources
 from epp.observe.state_numbers import StateNumbers
 from epp.request.plan.live import Built
+from epp.request.tokens import Tokenizer
 from epp.request.transport.grpc import StreamCounts
 from tests.fakes.desk import Desk, open_desk
 
 
 @asynccontextmanager
 async def watched(
-    count: int = 2, roles: Sequence[Role] = (), built: Built | None = None
+    count: int = 2,
+    roles: Sequence[Role] = (),
+    built: Built | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> AsyncIterator[tuple[Desk, Metrics, Explain]]:
     """A desk whose director is watched as in `epp serve`."""
-    async with open_desk(count, roles=roles, built=built) as desk:
+    async with open_desk(count, roles=roles, built=built, tokenizer=tokenizer) as desk:
         streams = StreamCounts(started=5, live=2, routed=3)
         streams.aborted["UNAVAILABLE"] = 1
         sources = Sources(

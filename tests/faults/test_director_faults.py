@@ -165,8 +165,7 @@ async def test_G09_a_prompt_is_in_no_log_no_metric_no_error_and_no_explanation(
         raise RuntimeError(f"cannot read {fields!r}")
 
     refusals: list[Refusal] = []
-    async with watched() as (desk, metrics, explain):
-        desk.tokens._tokenizer = quoting
+    async with watched(tokenizer=quoting) as (desk, metrics, explain):
         for body in (
             ask(f"{canary} " * 100),
             {"model": "m", "messages": [{"role": "user", "content": canary}]},
