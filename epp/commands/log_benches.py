@@ -1,5 +1,7 @@
 """`epp bench store` and `epp bench follow`: what the log weighs, and what following it costs."""
 
+# ruff: noqa: PLC0415 - imports wait for their command
+
 from typing import Annotated
 
 import typer

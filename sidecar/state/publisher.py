@@ -31,6 +31,9 @@ FENCED_RETRY_S = 60.0
 """After another writer took over: claim the same life again if it has not ended by then."""
 CLOSE_S = 1.0
 """How long a writer may take to close."""
+PACKED_AT_ONCE = 2_000
+"""Engine blocks whose memory is packed on the spot, in some milliseconds; more need a thread, so
+that answers go on meanwhile."""
 RECORDS_PER_S = 2_000
 """Budget of all writers of a log together."""
 
@@ -46,8 +49,10 @@ class Kept:
     """Own keys on the GPU."""
     tiers: Mapping[str, Sequence[int]]
     """Own keys on each slower tier."""
-    memory: bytes
-    """For the writer after us."""
+    pack: Callable[[], bytes]
+    """Makes the memory for the writer after us, as of this moment; it may run in a thread."""
+    blocks: int
+    """Of the engine, in that memory."""
 
 
 @dataclass(slots=True)
@@ -169,20 +174,25 @@ class Publisher:
 
     async def _state(self, claim: "_Claim") -> None:
         """Say everything in a snapshot."""
-        saved = self._snapshot(claim, claim.seq)
-        self._outbox.stated()
-        await self._save(saved)
-
-    def _snapshot(self, claim: "_Claim", seq: int) -> Saved:
         kept = self._kept()
+        said = self._snapshot(claim, claim.seq, kept)
+        self._outbox.stated()
+        await self._save(said, kept)
+
+    def _snapshot(self, claim: "_Claim", seq: int, kept: Kept) -> tuple[bytes, ...]:
         head = Record(
             incarnation=claim.incarnation, nonce=claim.nonce, seq=seq, status=self._status()
         )
-        return Saved(parts(head, kept.present, kept.tiers), kept.memory)
+        return parts(head, kept.present, kept.tiers)
 
-    async def _save(self, saved: Saved) -> None:
+    async def _save(self, said: tuple[bytes, ...], kept: Kept) -> None:
         assert self._writer is not None
         try:
+            if kept.blocks > PACKED_AT_ONCE:
+                memory = await asyncio.to_thread(kept.pack)
+            else:
+                memory = kept.pack()
+            saved = Saved(said, memory)
             await self._in_time(self._writer.save(saved), self._settings.snapshot_timeout_s)
         except BaseException:
             self._outbox.failed()
@@ -218,7 +228,8 @@ class Publisher:
         )
         # Made at the same moment as the record, so that it includes that and no more.
         due = self._outbox.settled and self._clock() >= self._snapshot_at
-        saved = self._snapshot(claim, record.seq) if due else None
+        kept = self._kept() if due else None
+        said = () if kept is None else self._snapshot(claim, record.seq, kept)
         try:
             await self._in_time(self._writer.append(encode(record)))
         except BaseException:
@@ -228,8 +239,8 @@ class Publisher:
         claim.seq += 1
         self._last_at = self._clock()
         self._metrics.records.inc()
-        if saved is not None:
-            await self._save(saved)
+        if kept is not None:
+            await self._save(said, kept)
 
     async def _due(self) -> None:
         """Wait for news, no shorter than a flush period and no longer than a heartbeat."""

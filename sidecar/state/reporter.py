@@ -85,10 +85,12 @@ class Reporter:
 
     def kept(self) -> Kept:
         """All that a snapshot says of the engine's cache."""
+        freeze, blocks = self.mirror.freeze(), self.mirror.blocks
         return Kept(
             present=self.mirror.present(),
             tiers=self.mirror.tiers_present(),
-            memory=self.mirror.entries().pack(),
+            pack=lambda: freeze().pack(),
+            blocks=0 if blocks is None else len(blocks),
         )
 
     def resume(self, memory: bytes) -> None:

@@ -222,7 +222,8 @@ class ModelSidecar:
         return Kept(
             present=self.mirror.present(),
             tiers=self.mirror.tiers_present(),
-            memory=self.mirror.entries().pack(),
+            pack=self.mirror.entries().pack,
+            blocks=0,
         )
 
     def _resume(self, memory: bytes) -> None:

@@ -59,7 +59,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
             EndpointId(PoolId("p"), "n", 1),
             SETTINGS,
             outbox=outbox,
-            kept=lambda: Kept(present=sorted(truth), tiers={}, memory=b""),
+            kept=lambda: Kept(present=sorted(truth), tiers={}, pack=bytes, blocks=0),
             resume=lambda _: None,
             recalled=asyncio.Event(),
             status=lambda: EngineStatus(ready=True),

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ class Bench:
     life: int = 1000
     status: EngineStatus = field(default_factory=lambda: EngineStatus(ready=True))
     metrics: Metrics = field(default_factory=Metrics)
+    blocks: int = 1
+    packed_in: set[int] = field(default_factory=set)
     resumed: list[bytes] = field(default_factory=list)
     recalled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -39,7 +42,9 @@ class Bench:
             ENDPOINT,
             SidecarSettings(pool="p", name="n", state_url="tcp://127.0.0.1:1"),
             outbox=self.outbox,
-            kept=lambda: Kept(present=sorted(self.keys), tiers={}, memory=b"memory"),
+            kept=lambda: Kept(
+                present=sorted(self.keys), tiers={}, pack=self.pack, blocks=self.blocks
+            ),
             resume=self.resumed.append,
             recalled=self.recalled,
             status=lambda: self.status,
@@ -49,6 +54,10 @@ class Bench:
             clock=lambda: asyncio.get_running_loop().time(),
             rng=random.Random(1),
         )
+
+    def pack(self) -> bytes:
+        self.packed_in.add(threading.get_ident())
+        return b"memory"
 
     def store(self, *keys: int) -> None:
         self.keys |= set(keys)
@@ -278,3 +287,19 @@ async def test_the_last_words_are_said_before_it_ends() -> None:
         assert bench.log.closed == 1
         assert bench.log.view.status == EngineStatus(ready=False)
         assert [done.decision_id for done in bench.log.view.done] == ["last"]
+
+
+async def test_the_memory_of_a_large_cache_is_packed_in_a_thread() -> None:
+    bench = Bench(FakeLog())
+    for blocks in (module.PACKED_AT_ONCE, module.PACKED_AT_ONCE + 1):
+        bench.blocks = blocks
+        bench.packed_in.clear()
+        bench.log.saves.clear()
+        async with asyncio.TaskGroup() as tg:
+            task = tg.create_task(bench.publisher.run())
+            while not bench.log.saves:  # noqa: ASYNC110 - the list belongs to the log
+                await asyncio.sleep(0.001)
+            task.cancel()
+        assert bench.log.saves[-1].memory == b"memory"
+        on_the_spot = blocks <= module.PACKED_AT_ONCE
+        assert (bench.packed_in == {threading.get_ident()}) is on_the_spot
