@@ -222,7 +222,7 @@ def sidecar(
     ] = True,
     relay: Annotated[
         RelayKind, typer.Option(help="What moves the bytes: our own, or the reference on aiohttp.")
-    ] = "aiohttp",
+    ] = "own",
     max_connections: Annotated[
         int, typer.Option(help="Connections of clients, idle ones too; our own relay's.")
     ] = 16_384,

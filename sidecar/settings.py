@@ -144,7 +144,7 @@ class SidecarSettings(TlsSettings):
     probe_timeout_s: Seconds = 2.0
     """Limit of one health check or scrape of the engine."""
 
-    relay: Kind = "aiohttp"
+    relay: Kind = "own"
     """What moves the bytes: our own relay, or the one on aiohttp that it is compared with."""
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384
     """Connections of clients, idle ones too; one more is closed at once. Our own relay's."""
