@@ -130,6 +130,18 @@ def test_a_stream_that_ends_without_an_answer_was_failed_by_whom_it_was_sent_to(
     assert attempts.begin(post(headers=named("one")), 0.9).failed == (X, Y)
 
 
+def test_whoever_has_not_answered_when_it_comes_again_has_failed_it() -> None:
+    attempts = Attempts()
+    with attempts.begin(post(headers=named("one")), 0.0) as first:
+        first.routed(X, release_nothing)
+    assert attempts.begin(post(headers=named("one")), 0.5).failed == (X,)
+    answered = attempts.begin(post(headers=named("two")), 1.0)
+    answered.routed(X, release_nothing)
+    answered.answered(503, [Y], 1.1)
+    answered.over(1.1)
+    assert attempts.begin(post(headers=named("two")), 1.2).failed == (Y,)
+
+
 def test_the_client_s_own_leaving_in_mid_answer_fails_nobody() -> None:
     attempts = Attempts()
     first = attempts.begin(post(headers=named("one")), 0.0)
