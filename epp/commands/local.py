@@ -47,6 +47,9 @@ def engine(
     kv_events: Annotated[
         str | None, typer.Option(help="ZeroMQ endpoint to publish KV events on.")
     ] = None,
+    kv_replay: Annotated[
+        str | None, typer.Option(help="ZeroMQ endpoint where missed ones can be asked for.")
+    ] = None,
     block_tokens: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
     num_blocks: Annotated[int, typer.Option(help="KV blocks of the machine.")] = 2048,
     max_num_seqs: Annotated[int, typer.Option(help="Requests that run at once.")] = 16,
@@ -79,6 +82,7 @@ def engine(
             name=name,
             model=model,
             kv_events=kv_events,
+            kv_replay=kv_replay,
             block_tokens=block_tokens,
             num_blocks=num_blocks,
             max_num_seqs=max_num_seqs,

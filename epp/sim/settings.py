@@ -104,6 +104,8 @@ class EngineSettings(CoreSettings):
     """ZMQ endpoint of the KV events, such as `tcp://127.0.0.1:5557` (port 0: a free one)."""
     kv_events_bind: bool = True
     """False connects instead: the subscriber then binds."""
+    kv_replay: str | None = None
+    """ZMQ endpoint where missed KV events can be asked for; needs `kv_events`."""
     kv_role: KvRole | None = None
     """Whether KV is handed over: None ignores `kv_transfer_params`. The roles are not enforced."""
     kv_connector: KvConnector = "nixlv2"
@@ -143,6 +145,8 @@ class EngineSettings(CoreSettings):
             "loras must be distinct names, none of them the model's",
         )
         _require(self.kv_events is None or "://" in self.kv_events, "kv_events must be a ZMQ URL")
+        _require(self.kv_replay is None or "://" in self.kv_replay, "kv_replay must be a ZMQ URL")
+        _require(self.kv_replay is None or self.kv_events is not None, "kv_replay needs kv_events")
         _require(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
         _require(
             self.kv_role is None or self.kv_role in get_args(KvRole),

@@ -14,6 +14,7 @@ from epp.errors import LocalError
 from epp.sim.kv import AllBlocksCleared, BlockStored
 from epp.sim.serving.server import EngineServer
 from epp.sim.tokenizer import decode, encode
+from epp.state.replaying import fetch
 from tests.fakes.cache_model import CacheModel
 from tests.fakes.engines import EventTap, eventually, quick_settings, running_engine
 from tests.timing import scaled
@@ -371,3 +372,21 @@ async def test_an_error_inside_the_block_comes_out_as_it_is() -> None:
     with pytest.raises(KeyError, match="mine"):
         async with running_engine():
             raise KeyError("mine")
+
+
+async def test_what_was_lost_on_the_wire_can_be_asked_for() -> None:
+    async with (
+        running_engine(kv_replay="tcp://127.0.0.1:0") as engine,
+        aiohttp.ClientSession(engine.url) as http,
+    ):
+        assert engine.kv_replay_endpoint is not None
+        await post(http, "/admin/faults", {"drop_event_batches": 1})
+        for prompt in ("Lost. " * 40, "Told. " * 40):
+            await complete(http, prompt=prompt, max_tokens=1)
+        last = engine.state()["next_event_sequence"]
+        assert isinstance(last, int)
+        assert last > 1
+        assert [one.seq async for one in fetch(engine.kv_replay_endpoint, 0)] == [*range(last)]
+        assert [one.seq async for one in fetch(engine.kv_replay_endpoint, last - 1)] == [last - 1]
+        engine.restart()
+        assert [one async for one in fetch(engine.kv_replay_endpoint, 0)] == []

@@ -59,8 +59,8 @@ def test_replays_are_wanted_where_there_is_somebody_to_ask() -> None:
     [
         ({"kv_replay": "127.0.0.1:5557"}, "must start with tcp"),
         ({"dp_rank": -1}, "greater than or equal to 0"),
-        ({"dp_rank": 1, "kv_events": "ipc:///run/kv"}, "counts ports up"),
-        ({"dp_rank": 1, "kv_replay": "ipc:///run/kv"}, "counts ports up"),
+        ({"dp_rank": 1, "kv_events": "ipc:///run/kv"}, "count ports up"),
+        ({"dp_rank": 1, "kv_replay": "ipc:///run/kv"}, "count ports up"),
     ],
 )
 def test_what_can_not_be_is_refused(wrong: dict[str, Any], why: str) -> None:

@@ -162,7 +162,7 @@ class Parts:
         flags = [
             *("--host", HOST, "--port", str(port), "--model", SIM_MODEL),
             *("--name", member.name, "--kv-events", self._kv_events(index)),
-            *("--hash-seed", str(index + 1)),
+            *("--kv-replay", self._kv_replay(index), "--hash-seed", str(index + 1)),
         ]
         if member.role in _KV_ROLES:
             flags += ["--kv-role", _KV_ROLES[member.role], "--lease", str(LEASE_S["sim"])]
@@ -209,11 +209,11 @@ class Parts:
             *("--metrics-port", str(ports.sidecar_metrics[index])),
             *("--pool-name", POOL, "--name", f"default/{member.name}"),
             *("--engine-url", engine, "--state-url", self._state_url),
-            *("--kv-events", self._kv_events(index)),
+            *("--kv-events", self._kv_events(index), "--kv-replay", self._kv_replay(index)),
             *("--settle", "0", "--grace", "2", "--log-format", "text"),
         ]
         if self.settings.kind == "vllm":
-            flags += ["--kv-events-bind", "--kv-replay", self._kv_replay(index)]
+            flags += ["--kv-events-bind"]
         if member.role is not Role.UNLABELLED:
             flags += ["--endpoints-file", str(self.endpoints_file)]
             flags += [

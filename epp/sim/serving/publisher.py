@@ -1,8 +1,10 @@
 """KV events on a ZMQ PUB socket, framed as vLLM frames them: topic, sequence, msgpack batch.
 
-A PUB socket never blocks: a subscriber that is too slow or away loses batches and sees a gap.
+A PUB socket never blocks: a subscriber that is too slow or away loses batches and sees a gap. The
+last of them are kept for `replays`.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -14,6 +16,9 @@ from epp.sim.kv import KvEvent
 
 HIGH_WATER_MARK = 100_000
 """Batches that wait for one subscriber before some are lost."""
+
+KEPT = 10_000
+"""Batches that can be said again; as many as vLLM keeps."""
 
 
 class EventBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -29,7 +34,8 @@ class Publisher:
     """One PUB socket and its sequence. Use as a context manager."""
 
     def __init__(self, endpoint: str, *, bind: bool, topic: str) -> None:
-        self._topic = topic.encode()
+        self.topic = topic.encode()
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUB)
         self._socket.set_hwm(HIGH_WATER_MARK)
@@ -64,13 +70,18 @@ class Publisher:
         self._context.term()
 
     def publish(self, events: Sequence[KvEvent], *, ts: float, lost: bool = False) -> None:
-        """Send one batch, or only spend its sequence number when it is `lost`."""
-        sequence = self.sequence.to_bytes(8, "big")
+        """Send one batch; a `lost` one only takes its sequence number and can be asked for."""
+        sequence, payload = self.sequence, self._encoder.encode(EventBatch(ts, events))
         self.sequence += 1
+        self._kept.append((sequence, payload))
         if not lost:
-            payload = self._encoder.encode(EventBatch(ts, events))
-            self._socket.send_multipart((self._topic, sequence, payload), copy=True)
+            self._socket.send_multipart((self.topic, sequence.to_bytes(8, "big"), payload))
+
+    def since(self, start: int) -> list[tuple[int, bytes]]:
+        """Sequence and payload of what is kept, from sequence `start` on."""
+        return [kept for kept in self._kept if kept[0] >= start]
 
     def restart(self) -> None:
         """Count from 0 again, as a new process does."""
         self.sequence = 0
+        self._kept.clear()

@@ -33,6 +33,7 @@ from epp.sim.serving.handover import Handover
 from epp.sim.serving.inference import Inference
 from epp.sim.serving.publisher import Publisher
 from epp.sim.serving.recorder import Recorder
+from epp.sim.serving.replays import Replays
 from epp.sim.serving.state_page import describe
 from epp.sim.serving.traffic import Traffic
 from epp.sim.settings import EngineSettings
@@ -70,6 +71,7 @@ class EngineServer:
         self._tasks = asyncio.TaskGroup()
         self._opened = AsyncExitStack()
         self._publisher: Publisher | None = None
+        self._replays: Replays | None = None
         self.driver = Driver(
             settings,
             clock=clock,
@@ -99,10 +101,16 @@ class EngineServer:
         """Where KV events are published; None without."""
         return self._publisher.endpoint if self._publisher else None
 
+    @property
+    def kv_replay_endpoint(self) -> str | None:
+        """Where missed KV events can be asked for; None without."""
+        return self._replays.endpoint if self._replays else None
+
     async def __aenter__(self) -> Self:
         listener = self._listen()
         try:
             self._open_publisher()
+            await self._open_replays()
             if self.handover is not None:
                 await self._opened.enter_async_context(self.handover)
             self._runner = web.AppRunner(
@@ -201,6 +209,19 @@ class EngineServer:
         except zmq.ZMQError as error:
             raise LocalError(
                 f"The engine cannot publish KV events on {settings.kv_events} ({error}); "
+                "choose another endpoint."
+            ) from error
+
+    async def _open_replays(self) -> None:
+        endpoint = self.settings.kv_replay
+        if endpoint is None or self._publisher is None:
+            return
+        try:
+            replays = Replays(endpoint, self._publisher)
+            self._replays = await self._opened.enter_async_context(replays)
+        except zmq.ZMQError as error:
+            raise LocalError(
+                f"The engine cannot answer for missed KV events on {endpoint} ({error}); "
                 "choose another endpoint."
             ) from error
 
