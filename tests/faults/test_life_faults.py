@@ -164,7 +164,9 @@ async def _status(picker: PickerProcess, service: str) -> str:
 
 async def test_A20_health_answers_while_long_prompts_are_scored(tmp_path: Path) -> None:
     """Protected by `Offload.run`; red when it computes on the event loop. One good round of eight
-    will do: a busy machine only makes it worse, and a blocked loop is slow in each."""
+    will do: a busy machine only makes it worse, and a blocked loop is slow in each. Besides the
+    limit, which a fast machine keeps even with a blocked loop, a check may not wait for most of
+    the time that the prompts take."""
     ids = b",".join([b"7"] * (MIB // 2))  # of all prompts of 1 MB the one with most tokens
     body = b'{"model":"m","prompt":[' + ids + b"]}"
     async with (
@@ -187,26 +189,29 @@ async def test_A20_health_answers_while_long_prompts_are_scored(tmp_path: Path) 
             assert await stream.reply() is not None
             stream.cancel()
 
-        async def round_of_twenty() -> float:
-            """All bodies are there before the first of them ends."""
+        async def round_of_twenty() -> tuple[float, float]:
+            """The checks' p99, and how long the prompts took, in seconds. All bodies are there
+            before the first of them ends."""
             streams = [call(to) for _ in range(20)]
             for stream in streams:
                 await stream.send(envoy.request_headers(), envoy.request_body(body))
             await asyncio.sleep(0.2)
             took: list[float] = []
+            begun = time.perf_counter()
             async with asyncio.TaskGroup() as tasks:
                 probing = tasks.create_task(probe(took))
                 for stream in streams:
                     await stream.send(envoy.request_body(end=True))
                 await asyncio.gather(*map(answered, streams))
+                whole = time.perf_counter() - begun
                 await asyncio.sleep(0.05)
                 probing.cancel()
-            return sorted(took)[int(len(took) * 0.99)]
+            return sorted(took)[int(len(took) * 0.99)], whole
 
-        worst: list[float] = []
-        while not worst or worst[-1] >= scaled(0.2):
-            assert len(worst) < 8, worst
-            worst.append(await round_of_twenty())
+        rounds: list[tuple[float, float]] = []
+        while not any(p99 < min(scaled(0.2), 0.7 * whole) for p99, whole in rounds):
+            assert len(rounds) < 8, rounds
+            rounds.append(await round_of_twenty())
 
 
 async def test_A19_1500_slow_answers_do_not_hold_up_the_next_request(tmp_path: Path) -> None:
