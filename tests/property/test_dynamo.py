@@ -1,6 +1,11 @@
-"""Our block hashes and our index, against the ones of Dynamo's router (a wheel of 75 MB)."""
+"""Our block hashes and our index, against the ones of Dynamo's router (a wheel of 75 MB).
 
+`make test-long` installs it (the group `differential`); without it these tests fail.
+"""
+
+import importlib
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,10 +18,6 @@ from epp.state.engine_blocks import EngineBlocks
 from epp.state.prefix import PrefixIndex
 from tests.fakes.kv_publisher import CLEARED, removed, stored
 
-dynamo = pytest.importorskip(
-    "dynamo.llm", reason="needs ai-dynamo-runtime: pip install --group differential"
-)
-
 pytestmark = pytest.mark.long
 
 SEED = 1337
@@ -24,12 +25,18 @@ SEED = 1337
 SIZE = 16
 
 
+@cache
+def dynamo() -> Any:
+    """Only tests that run need it, and only they fail without it."""
+    return importlib.import_module("dynamo.llm")
+
+
 @settings(max_examples=500)
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=300), st.sampled_from([4, 16, 64]))
 def test_local_hashes_are_dynamos(tokens: list[int], size: int) -> None:
     blocks = [tokens[at : at + size] for at in range(0, len(tokens) - size + 1, size)]
     ours = [local_hash(pack(block), SEED) for block in blocks]
-    assert ours == dynamo.compute_block_hash_for_seq(tokens, size)
+    assert ours == dynamo().compute_block_hash_for_seq(tokens, size)
     assert len(token_keys(tokens, SEED, size)) == len(ours)
 
 
@@ -53,7 +60,7 @@ class Both:
     """One engine's events told to Dynamo's tree and to our mirror and index."""
 
     def __init__(self) -> None:
-        self.tree = dynamo.RadixTree()
+        self.tree = dynamo().RadixTree()
         self.index = PrefixIndex(10_000)
         self.engines = {worker: EngineBlocks("m", SIZE) for worker in (1, 2, 3)}
         self.held: dict[int, set[Path]] = {worker: set() for worker in self.engines}
@@ -70,7 +77,7 @@ class Both:
         self._ours(
             worker, stored([name(one) for one in missing], told[start * SIZE :], SIZE, parent)
         )
-        local = dynamo.compute_block_hash_for_seq(told, SIZE)
+        local = dynamo().compute_block_hash_for_seq(told, SIZE)
         blocks = [{"block_hash": name(one), "tokens_hash": local[len(one) - 1]} for one in missing]
         self._theirs(worker, {"stored": {"parent_hash": parent, "blocks": blocks}})
 
@@ -90,8 +97,8 @@ class Both:
 
     def agree(self, path: Path) -> None:
         told = tokens_of(path)
-        local = dynamo.compute_block_hash_for_seq(told, SIZE)
-        scores = dynamo.RadixTree.find_matches(self.tree, local).scores
+        local = dynamo().compute_block_hash_for_seq(told, SIZE)
+        scores = dynamo().RadixTree.find_matches(self.tree, local).scores
         theirs = {worker: depth for (worker, _), depth in scores.items() if depth}
         seed = seed_of("m")
         keys = token_keys(told, seed, SIZE)
