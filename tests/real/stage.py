@@ -37,7 +37,8 @@ async def nothing() -> None:
 
 @dataclass(slots=True)
 class Stage:
-    """`before` happens before the real prefill is asked; `between` after its answer's head."""
+    """`before` happens before the real prefill is asked, `answered` once it has answered, and
+    `between` after the head of that was passed on, from when the rest has a few seconds."""
 
     real: Real
     keys: LegKeys
@@ -45,6 +46,7 @@ class Stage:
     sidecar_port: int = 0
     metrics_port: int = 0
     before: Interlude = nothing
+    answered: Interlude = nothing
     between: Interlude = nothing
     legs: int = 0
     answers: list[bytes] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Stage:
             await self.before()
             status, answer = await self.prefill(request.path, body)
             self.answers.append(answer)
+            await self.answered()
             response = web.StreamResponse(status=status)
             response.content_type = "application/json"
             response.content_length = len(answer)

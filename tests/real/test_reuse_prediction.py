@@ -241,20 +241,21 @@ def trial_of(real: Real) -> Trial:
     )
 
 
-@pytest.mark.real
-@pytest.mark.asyncio(loop_scope="session")
-async def test_sixty_requests_reuse_what_the_events_say(real: Real) -> None:
-    trial = trial_of(real)
-    await run(trial, EVERYDAY, restart=False)
-    check(trial.samples, EVERYDAY)
-
-
 def _is_installed() -> bool:
     try:
         vllm.find()
     except LocalError:
         return False
     return True
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not _is_installed(), reason="needs real engines: make setup-vllm")
+@pytest.mark.asyncio(loop_scope="session")
+async def test_sixty_requests_reuse_what_the_events_say(real: Real) -> None:
+    trial = trial_of(real)
+    await run(trial, EVERYDAY, restart=False)
+    check(trial.samples, EVERYDAY)
 
 
 @pytest.mark.long
