@@ -24,7 +24,7 @@ from tests.timing import scaled
 NAMING = Naming.of_pool("reuse", salt_key=b"reuse" * 8)
 ENGINE = vllm.BLOCK_TOKENS
 SEEN_S = 10.0
-EVERYDAY = 60
+SHORT = 60
 WHOLE = 400
 PREFILL_ONLY = {"do_remote_decode": True, "do_remote_prefill": False}
 
@@ -254,8 +254,8 @@ def _is_installed() -> bool:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_sixty_requests_reuse_what_the_events_say(real: Real) -> None:
     trial = trial_of(real)
-    await run(trial, EVERYDAY, restart=False)
-    check(trial.samples, EVERYDAY)
+    await run(trial, SHORT, restart=False)
+    check(trial.samples, SHORT)
 
 
 @pytest.mark.long

@@ -23,6 +23,8 @@ from typing import ClassVar, Literal
 
 from epp.framework import Seconds
 
+from . import plain_page
+
 LEAST_S, MOST_S = 0.05, 60.0
 
 
@@ -43,10 +45,8 @@ class MetricsDataSource:
     def __post_init__(self) -> None:
         if self.interval is not None and not 0.0 < self.interval <= MOST_S:
             raise ValueError("interval must be above 0 and at most 60s")
-        if not self.path.startswith("/") or self.path.startswith("//"):
-            raise ValueError("path must be the path of a page, such as /metrics")
-        if self.ca_cert_path or self.client_cert_path or self.client_key_path:
-            raise ValueError("caCertPath and client certificates: pages are read without TLS")
+        certificates = (self.ca_cert_path, self.client_cert_path, self.client_key_path)
+        plain_page.check(self.path, example="/metrics", certificates=certificates)
 
     @property
     def interval_s(self) -> float | None:
