@@ -23,8 +23,6 @@ from typing import ClassVar, Literal
 
 from epp.framework import Seconds
 
-from . import plain_page
-
 LEAST_S, MOST_S = 0.05, 60.0
 
 
@@ -45,8 +43,10 @@ class MetricsDataSource:
     def __post_init__(self) -> None:
         if self.interval is not None and not 0.0 < self.interval <= MOST_S:
             raise ValueError("interval must be above 0 and at most 60s")
-        certificates = (self.ca_cert_path, self.client_cert_path, self.client_key_path)
-        plain_page.check(self.path, example="/metrics", certificates=certificates)
+        if not self.path.startswith("/") or self.path.startswith("//"):
+            raise ValueError("path must be the path of a page, such as /metrics")
+        if self.ca_cert_path or self.client_cert_path or self.client_key_path:
+            raise ValueError("caCertPath and client certificates: pages are read without TLS")
 
     @property
     def interval_s(self) -> float | None:

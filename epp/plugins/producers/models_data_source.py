@@ -24,8 +24,6 @@ from typing import ClassVar, Literal
 
 from epp.framework import Seconds
 
-from . import plain_page
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsDataSource:
@@ -44,8 +42,10 @@ class ModelsDataSource:
     def __post_init__(self) -> None:
         if not 1.0 <= self.interval <= 600.0:
             raise ValueError("interval must lie between 1s and 10m")
-        certificates = (self.ca_cert_path, self.client_cert_path, self.client_key_path)
-        plain_page.check(self.path, example="/v1/models", certificates=certificates)
+        if not self.path.startswith("/") or self.path.startswith("//"):
+            raise ValueError("path must be the path of a page, such as /v1/models")
+        if self.ca_cert_path or self.client_cert_path or self.client_key_path:
+            raise ValueError("caCertPath and client certificates: pages are read without TLS")
 
     @property
     def models_path(self) -> str:
