@@ -20,6 +20,8 @@ import structlog
 from epp.framework import EndpointId
 from epp.state.store import Writer
 from epp.state.store.open import open_writer
+from epp.state.writing.following import Following
+from epp.state.writing.publisher import Publisher
 
 from .engine import EngineWatch
 from .guard import Guard
@@ -28,8 +30,6 @@ from .metrics import Metrics
 from .pages import Pages
 from .proxy import Relay
 from .settings import SidecarSettings
-from .state.following import Following
-from .state.publisher import Publisher
 from .state.reporter import Reporter
 from .state.wiring import following_of, mirror_of
 from .transfer.files import Followed
@@ -209,6 +209,7 @@ class Sidecar:
             async with self._metrics_page(), asyncio.TaskGroup() as tg:
                 publisher = self._publisher()
                 self.reporter.attach(self.engine, publisher.wake)
+                self.metrics.connected.set_function(lambda: publisher.stands)
                 watch = [tg.create_task(self._supervise("engine", self.engine.run))]
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
@@ -244,7 +245,7 @@ class Sidecar:
         settings = self._settings
         return Publisher(
             EndpointId(settings.pool_id, settings.name, self.port),
-            settings,
+            settings.tempo,
             outbox=self.reporter.outbox,
             kept=self.reporter.kept,
             resume=self.reporter.resume,
@@ -252,7 +253,7 @@ class Sidecar:
             status=self.reporter.status,
             start_ms=self.reporter.start_ms,
             open_writer=self._open_log,
-            metrics=self.metrics,
+            count=self.metrics.wrote,
             clock=self._clock,
             rng=self._rng,
         )

@@ -16,11 +16,11 @@ import structlog
 from epp.framework import EngineNames
 from epp.state.metrics_page import EngineMetrics, PageError, parse_page
 from epp.state.reports import LoadReport
+from epp.state.writing.life import Life
 
 from .http.client import Whole, engine_at
 from .probes import ProbeError, Probes
 from .settings import SidecarSettings
-from .state.life import Life
 from .trust.tls import ClientTls
 
 MAX_PAGE = 8 << 20

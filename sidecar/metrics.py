@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from epp import answers
 from epp.answers import AnswerMetrics
+from epp.state.writing.publisher import Wrote
 
 from .declared import Declared, Row
 from .transfer.metrics import HandoffMetrics
@@ -117,6 +118,17 @@ class Metrics:
             "Files of keys, members or certificates that could not be used when they were read "
             "again: what they said before holds.",
         )
+        self._wrote = {
+            Wrote.CLAIM: self.claims,
+            Wrote.RECORD: self.records,
+            Wrote.SNAPSHOT: self.snapshots,
+            Wrote.FENCED: self.fenced,
+            Wrote.FAILED: self.store_failures,
+        }
+
+    def wrote(self, what: Wrote) -> None:
+        """The publisher did something, or something befell it."""
+        self._wrote[what].inc()
 
     def rows(self) -> list[Row]:
         """All of them, as documented."""

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from epp.framework import EngineNames, PoolId
 from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
 from epp.framework.plugins import yaml_name
+from epp.state.writing.publisher import Tempo
 
 from .connectors import Connector, Ports
 from .transfer.steps import Fallback, HandoffPolicy
@@ -192,6 +193,17 @@ class SidecarSettings(TlsSettings):
                 )
             settings[known[name]] = value
         return described(BUILT_IN[self.engine_type], settings)
+
+    @property
+    def tempo(self) -> Tempo:
+        """How often state is said."""
+        return Tempo(
+            flush_s=self.flush_ms / 1000,
+            heartbeat_s=self.heartbeat_ms / 1000,
+            snapshot_s=self.snapshot_s,
+            snapshot_timeout_s=self.snapshot_timeout_s,
+            append_timeout_s=self.append_timeout_s,
+        )
 
     @property
     def handoff_policy(self) -> HandoffPolicy:

@@ -2,24 +2,16 @@
 
 from collections.abc import Callable
 
-import structlog
 from prometheus_client import Counter
 
 from epp.state.engine_blocks import Delta
-from epp.state.entries import Entries, EntriesError
-from epp.state.events import Frame
 from epp.state.records import Done, EngineStatus, FirstToken
 from epp.state.records import Outcome as Reported
-from epp.state.sequence import Replay
+from epp.state.writing.cache import CacheMirror
+from epp.state.writing.chronicle import Chronicle
 from sidecar.engine import EngineWatch
 from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Outcome
-
-from .cache import CacheMirror
-from .outbox import Outbox
-from .publisher import Kept
-
-log = structlog.get_logger(__name__)
 
 _REPORTED = {
     Outcome.OK: Reported.OK,
@@ -29,35 +21,29 @@ _REPORTED = {
 }
 
 
-class Reporter:
-    """The relay's `Journal` and the engine watch's `Watcher`. `attach` before anything is told.
-
-    `wake` is called whenever there is something to publish.
-    """
+class Reporter(Chronicle):
+    """The relay's `Journal` and the engine watch's `Watcher`. `attach` before anything is told."""
 
     def __init__(
         self,
         metrics: Metrics,
         mirror: Callable[[Callable[[Delta], None]], CacheMirror] = CacheMirror,
     ) -> None:
-        """`mirror` makes the engine's mirror, given who hears of changes."""
+        super().__init__(mirror)
         self._metrics = metrics
         self._ended: dict[Outcome, Counter] = {}
         self._engine: EngineWatch | None = None
-        self._wake: Callable[[], None] = lambda: None
         self.draining = False
-        self.mirror = mirror(self._blocks_changed)
-        self.outbox = Outbox()
 
     def attach(self, engine: EngineWatch, wake: Callable[[], None]) -> None:
         """Say whose engine this is, and whom to wake."""
-        self._engine = engine
-        self._wake = wake
+        self._engine, self.life = engine, engine.life
+        self.wake = wake
 
     def drain(self) -> None:
         """The sidecar is about to end: not ready from here on."""
         self.draining = True
-        self._wake()
+        self.wake()
 
     def not_ready(self) -> str | None:
         """Why requests should go elsewhere; None when they are welcome."""
@@ -79,79 +65,15 @@ class Reporter:
             partial=self.mirror.partial,
         )
 
-    def start_ms(self) -> int:
-        """The engine's present life; 0 while it has not been seen."""
-        return 0 if self._engine is None else self._engine.life.start_ms
-
-    def kept(self) -> Kept:
-        """All that a snapshot says of the engine's cache."""
-        freeze, blocks = self.mirror.freeze(), self.mirror.blocks
-        return Kept(
-            present=self.mirror.present(),
-            tiers=self.mirror.tiers_present(),
-            pack=lambda: freeze().pack(),
-            blocks=0 if blocks is None else len(blocks),
-        )
-
-    def resume(self, memory: bytes) -> None:
-        """Go on from what a writer before us knew of the engine's present life."""
-        try:
-            entries = Entries.unpack(memory)
-        except EntriesError as error:
-            log.warning("what an earlier sidecar knew cannot be read", reason=str(error))
-            return
-        resumed = self.mirror.resume(entries, entries.engine_seq)
-        log.info("going on from an earlier sidecar's state", blocks=len(entries), taken=resumed)
-
-    # What the engine's KV events say
-
-    @property
-    def wanted(self) -> Replay | None:
-        """The replay that should be fetched at present."""
-        return self.mirror.wanted
-
-    def look(self) -> None:
-        """Ask again for KV events that could not be had before."""
-        self.mirror.look()
-
-    def frame(self, frame: Frame) -> None:
-        """One message of the engine's KV events."""
-        self._mirrored(lambda: self.mirror.on(frame))
-
-    def replayed(self, frame: Frame) -> None:
-        """One message of the replay that is wanted."""
-        self._mirrored(lambda: self.mirror.replayed(frame))
-
-    def replay_ended(self, *, complete: bool) -> None:
-        """The replay that was wanted is over, or broke off."""
-        self._mirrored(lambda: self.mirror.replay_ended(complete=complete))
-
-    def _mirrored(self, take: Callable[[], bool]) -> None:
-        seen = self.mirror.sees_events
-        if take() and self._engine is not None:
-            self._engine.life.lost()
-        if self.mirror.sees_events is not seen:
-            self._wake()
-
-    def _blocks_changed(self, delta: Delta) -> None:
-        self.outbox.blocks(delta)
-        self._wake()
-
     # What the engine watch sees (Watcher)
 
     def engine_changed(self) -> None:
-        self._wake()
+        self.wake()
 
     def engine_page(self, *, is_new_life: bool) -> None:
-        if not is_new_life:
-            self.mirror.same_life()
-            return
-        self._metrics.engine_lives.inc()
-        self.mirror.new_life()
-        self._wake()
-
-    def engine_model(self, model: str) -> None:
-        self.mirror.serve(model)
+        if is_new_life:
+            self._metrics.engine_lives.inc()
+        super().engine_page(is_new_life=is_new_life)
 
     def probe_failed(self, probe: str) -> None:
         self._metrics.probe_failures.labels(probe).inc()
@@ -160,7 +82,7 @@ class Reporter:
 
     def first_token(self, decision_id: str, ttft_s: float) -> None:
         self.outbox.first_token(FirstToken(decision_id, ttft_s))
-        self._wake()
+        self.wake()
 
     def ended(self, ended: Ended) -> None:
         self._count(ended)
@@ -179,7 +101,7 @@ class Reporter:
                 duration_s=ended.duration_s,
             )
         )
-        self._wake()
+        self.wake()
 
     def engine_refused(self) -> None:
         if self._engine is not None:

@@ -7,10 +7,9 @@ from epp.config.salt_key import read_salt_key
 from epp.state.blocks import Naming
 from epp.state.engine_blocks import Delta
 from epp.state.subscriber import of_rank
+from epp.state.writing.cache import CacheMirror
+from epp.state.writing.following import Following, Taker
 from sidecar.settings import SidecarSettings
-
-from .cache import CacheMirror
-from .following import Following, Taker
 
 
 def mirror_of(

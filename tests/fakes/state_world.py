@@ -22,20 +22,16 @@ from epp.state.pool import PoolState
 from epp.state.prefix import PredictedIndex, PrefixIndex
 from epp.state.records import EngineStatus
 from epp.state.store import Reader, Stream, Writer
-from sidecar.metrics import Metrics
-from sidecar.settings import SidecarSettings
-from sidecar.state.cache import CacheMirror
-from sidecar.state.outbox import Outbox
-from sidecar.state.publisher import Kept, Publisher
+from epp.state.writing.cache import CacheMirror
+from epp.state.writing.outbox import Outbox
+from epp.state.writing.publisher import Kept, Publisher, Tempo
 from tests.fakes.kv_publisher import CLEARED_MAP, payload, removed_map, stored_map
 
 POOL = PoolId("p")
 MODEL = "m"
 CHAINS, LENGTH = 3, 4
 SNAPSHOT_S = 4.0
-SETTINGS = SidecarSettings(
-    pool=str(POOL), name="n", state_url="tcp://127.0.0.1:1", snapshot_s=SNAPSHOT_S
-)
+TEMPO = Tempo(snapshot_s=SNAPSHOT_S)
 Block = tuple[int, int]
 """Chain, and place in it."""
 
@@ -141,7 +137,6 @@ class ModelSidecar:
         self._world = world
         self.engine = engine
         self._tasks: list[asyncio.Task[None]] = []
-        self._metrics = Metrics()
         self._waiting: list[Frame] = []
         self._wake: Callable[[], None] = lambda: None
         self.is_up = False
@@ -157,7 +152,7 @@ class ModelSidecar:
         self._recalled = asyncio.Event()
         self.publisher = Publisher(
             self.engine.id,
-            SETTINGS,
+            TEMPO,
             outbox=self.outbox,
             kept=self._kept,
             resume=self._resume,
@@ -167,7 +162,7 @@ class ModelSidecar:
             ),
             start_ms=lambda: self._life,
             open_writer=self._world.open_writer,
-            metrics=self._metrics,
+            count=lambda _: None,
             clock=loop.time,
             rng=self._world.rng,
         )

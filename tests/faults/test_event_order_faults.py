@@ -11,8 +11,8 @@ from epp.state.entries import Entries
 from epp.state.events import Frame, decode
 from epp.state.sequencer import COOLDOWN_S
 from epp.state.subscriber import of_rank
+from epp.state.writing.cache import CacheMirror
 from sidecar.settings import SidecarSettings
-from sidecar.state.cache import CacheMirror
 from sidecar.state.wiring import following_of, mirror_of
 from tests.fakes.kv_publisher import payload, removed_map, stored_map
 

@@ -11,8 +11,8 @@ from epp.state.events import Frame
 from epp.state.replaying import ReplayError, fetch
 from epp.state.sequence import Replay
 from epp.state.subscriber import SubscribeError, of_rank
-from sidecar.state.cache import CacheMirror
-from sidecar.state.following import Following
+from epp.state.writing.cache import CacheMirror
+from epp.state.writing.following import Following
 from tests.fakes.kv_publisher import CLEARED_MAP, removed_map, stored_map
 from tests.fakes.kv_replays import ReplayingPublisher
 

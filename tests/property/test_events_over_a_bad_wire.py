@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epp.state.blocks import seed_of, token_keys
 from epp.state.entries import Entries
 from epp.state.events import Frame
-from sidecar.state.cache import CacheMirror
+from epp.state.writing.cache import CacheMirror
 from tests.fakes.kv_publisher import CLEARED_MAP, payload, removed_map, stored_map
 
 SIZE = 32

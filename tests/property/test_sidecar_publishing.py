@@ -9,19 +9,14 @@ from hypothesis import strategies as st
 from epp.framework import EndpointId, PoolId
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, EngineStatus
-from sidecar.metrics import Metrics
-from sidecar.settings import SidecarSettings
-from sidecar.state.outbox import Outbox
-from sidecar.state.publisher import Kept, Publisher
+from epp.state.writing.outbox import Outbox
+from epp.state.writing.publisher import Kept, Publisher, Tempo
 from tests.fakes.waiting import until
 from tests.fakes.writers import FakeLog, Fate
 
-SETTINGS = SidecarSettings(
-    pool="p",
-    name="n",
-    state_url="tcp://127.0.0.1:1",
-    flush_ms=1,
-    heartbeat_ms=10,
+TEMPO = Tempo(
+    flush_s=0.001,
+    heartbeat_s=0.01,
     append_timeout_s=0.02,
     snapshot_timeout_s=0.02,
     snapshot_s=0.01,
@@ -57,7 +52,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
         nonlocal life
         publisher = Publisher(
             EndpointId(PoolId("p"), "n", 1),
-            SETTINGS,
+            TEMPO,
             outbox=outbox,
             kept=lambda: Kept(present=sorted(truth), tiers={}, pack=bytes, blocks=0),
             resume=lambda _: None,
@@ -65,7 +60,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
             status=lambda: EngineStatus(ready=True),
             start_ms=lambda: life,
             open_writer=lambda: log,
-            metrics=Metrics(),
+            count=lambda _: None,
             clock=asyncio.get_running_loop().time,
             rng=_Impatient(),
         )

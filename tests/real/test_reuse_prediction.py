@@ -17,7 +17,7 @@ from epp.errors import LocalError
 from epp.sim.fleets import vllm
 from epp.state.blocks import OWN_BLOCK_TOKENS, Naming, seed_of, token_keys
 from epp.state.replaying import fetch
-from sidecar.state.cache import CacheMirror
+from epp.state.writing.cache import CacheMirror
 from tests.real.conftest import DECODE, PREFILL, Place, Real
 from tests.timing import scaled
 

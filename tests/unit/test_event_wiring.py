@@ -8,8 +8,8 @@ import pytest
 from epp.errors import ConfigError
 from epp.state.blocks import Naming, seed_of, token_keys
 from epp.state.events import Frame
+from epp.state.writing.cache import CacheMirror
 from sidecar.settings import SidecarSettings
-from sidecar.state.cache import CacheMirror
 from sidecar.state.wiring import mirror_of
 from tests.fakes.kv_publisher import payload, stored_map
 

@@ -4,7 +4,7 @@ from epp.state.blocks import seed_of, token_keys
 from epp.state.engine_blocks import Delta
 from epp.state.entries import Entries
 from epp.state.events import Frame
-from sidecar.state.cache import CacheMirror
+from epp.state.writing.cache import CacheMirror
 from tests.fakes.kv_publisher import CLEARED_MAP, payload, stored_map
 
 SEED = seed_of("m")

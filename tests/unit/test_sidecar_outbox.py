@@ -2,7 +2,7 @@
 
 from epp.state.engine_blocks import Delta
 from epp.state.records import BlockChange, Done, FirstToken, TierChange
-from sidecar.state.outbox import REPORTS_PER_RECORD, Outbox
+from epp.state.writing.outbox import REPORTS_PER_RECORD, Outbox
 
 
 def stored(*keys: int) -> Delta:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +14,9 @@ from epp.framework import EndpointId, PoolId
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, EngineStatus, parse
 from epp.state.reports import LoadReport
-from sidecar.metrics import Metrics
-from sidecar.settings import SidecarSettings
-from sidecar.state import publisher as module
-from sidecar.state.outbox import Outbox
-from sidecar.state.publisher import Kept, Publisher
+from epp.state.writing import publisher as module
+from epp.state.writing.outbox import Outbox
+from epp.state.writing.publisher import Kept, Publisher, Tempo, Wrote
 from tests.fakes.writers import FakeLog, Fate
 
 ENDPOINT = EndpointId(PoolId("p"), "n", 8000)
@@ -30,7 +29,7 @@ class Bench:
     keys: set[int] = field(default_factory=set)
     life: int = 1000
     status: EngineStatus = field(default_factory=lambda: EngineStatus(ready=True))
-    metrics: Metrics = field(default_factory=Metrics)
+    counts: Counter[Wrote] = field(default_factory=Counter)
     blocks: int = 1
     packed_in: set[int] = field(default_factory=set)
     resumed: list[bytes] = field(default_factory=list)
@@ -40,7 +39,7 @@ class Bench:
         self.outbox = Outbox(keys_per_record=4, max_changes=10)
         self.publisher = Publisher(
             ENDPOINT,
-            SidecarSettings(pool="p", name="n", state_url="tcp://127.0.0.1:1"),
+            Tempo(),
             outbox=self.outbox,
             kept=lambda: Kept(
                 present=sorted(self.keys), tiers={}, pack=self.pack, blocks=self.blocks
@@ -50,7 +49,7 @@ class Bench:
             status=lambda: self.status,
             start_ms=lambda: self.life,
             open_writer=lambda: self.log,
-            metrics=self.metrics,
+            count=self.count,
             clock=lambda: asyncio.get_running_loop().time(),
             rng=random.Random(1),
         )
@@ -70,8 +69,8 @@ class Bench:
         self.outbox.blocks(Delta(reset=True, stored=(), removed=()))
         self.publisher.wake()
 
-    def value(self, name: str) -> float:
-        return self.metrics.registry.get_sample_value(f"epp_sidecar_{name}") or 0.0
+    def count(self, what: Wrote) -> None:
+        self.counts[what] += 1
 
 
 @asynccontextmanager
@@ -93,7 +92,7 @@ async def test_a_snapshot_is_written_at_least_every_twenty_seconds() -> None:
         bench.store(1, 2)
         await asyncio.sleep(61)
         assert 4 <= len(bench.log.saves) <= 5
-        assert bench.value("snapshots_total") == len(bench.log.saves)
+        assert bench.counts[Wrote.SNAPSHOT] == len(bench.log.saves)
         last = bench.log.saves[-1]
         assert last.memory == b"memory"
         (part,) = (parse(data) for data in last.parts)
@@ -217,17 +216,17 @@ async def test_after_a_failed_append_the_life_is_claimed_anew_with_a_snapshot(
         assert {done.decision_id for done in bench.log.view.done} == {"d"}
         nonces = [nonce for _, nonce in bench.log.claims]
         assert len(nonces) == len(set(nonces)) == 2
-        assert bench.value("store_failures_total") == 1
+        assert bench.counts[Wrote.FAILED] == 1
 
 
 async def test_claims_that_fail_are_repeated_with_growing_pauses_up_to_a_limit() -> None:
     async with publishing(*[Fate.LOST] * 1000) as bench:
         await asyncio.sleep(100)
         assert 60 < len(bench.log.claims) < 400
-        assert bench.value("publishing") == 0
+        assert not bench.publisher.stands
         bench.log.fates.clear()
         await asyncio.sleep(module.MAX_BACKOFF_S)
-        assert bench.value("publishing") == 1
+        assert bench.publisher.stands
 
 
 async def test_a_store_that_hangs_is_given_up_and_opened_anew() -> None:
@@ -245,8 +244,8 @@ async def test_a_fenced_writer_is_silent_until_the_engines_next_life() -> None:
         bench.store(1)
         await asyncio.sleep(30)
         assert len(bench.log.claims) == 1
-        assert bench.value("fenced_total") == 1
-        assert bench.value("publishing") == 0
+        assert bench.counts[Wrote.FENCED] == 1
+        assert not bench.publisher.stands
         bench.restart_engine()
         await asyncio.sleep(0.1)
         assert [inc.start_ms for inc, _ in bench.log.claims] == [1000, 2000]
@@ -256,7 +255,7 @@ async def test_a_fenced_writer_tries_its_life_again_after_a_minute() -> None:
     async with publishing(Fate.FINE, Fate.FENCED) as bench:
         await asyncio.sleep(module.FENCED_RETRY_S + 1)
         assert len(bench.log.claims) == 2
-        assert bench.value("publishing") == 1
+        assert bench.publisher.stands
 
 
 async def test_a_restarted_engine_is_claimed_as_a_later_life() -> None:

@@ -2,9 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from epp.framework.engines import SGLANG, VLLM, specs
+from epp.state.writing.life import Life
 from sidecar.http import headers
 from sidecar.settings import SidecarSettings
-from sidecar.state.life import Life
 
 GOOD = {"pool": "default/pool", "name": "default/pod-0"}
 

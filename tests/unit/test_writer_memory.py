@@ -11,7 +11,7 @@ from epp.state.blocks import Naming, seed_of, token_keys
 from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries, EntriesError, Run, Tail
 from epp.state.events import Frame
-from sidecar.state.cache import CacheMirror
+from epp.state.writing.cache import CacheMirror
 from tests.fakes.kv_publisher import payload, removed, removed_map, stored, stored_map
 
 PROMPT = list(range(1000, 1512))

@@ -1,4 +1,4 @@
-"""Appends what this sidecar knows about its engine to the log, as the engine's only writer.
+"""Appends what is known about an engine to the log, as the engine's only writer.
 
 One claim per life of the engine, and a snapshot; then a record whenever something changed, at most
 every flush period, and a heartbeat, and now and then a snapshot. The more writers share the log the
@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
 import structlog
@@ -20,8 +21,6 @@ from epp.framework import EndpointId, Incarnation
 from epp.state.records import EngineStatus, Record, encode
 from epp.state.snapshots import parts
 from epp.state.store import Saved, Writer
-from sidecar.metrics import Metrics
-from sidecar.settings import SidecarSettings
 
 from .outbox import Outbox
 
@@ -39,6 +38,34 @@ RECORDS_PER_S = 2_000
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+
+
+class Wrote(StrEnum):
+    """What a publisher did, or what befell it."""
+
+    CLAIM = "claims"
+    RECORD = "records"
+    SNAPSHOT = "snapshots"
+    FENCED = "fenced"
+    """Another writer took over."""
+    FAILED = "store-failures"
+    """A claim, a record or a snapshot that is not known to be in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tempo:
+    """How often a writer speaks, and how long the store may take."""
+
+    flush_s: float = 0.02
+    """Shortest time between two records."""
+    heartbeat_s: float = 0.5
+    """Longest time between two records; a picker calls a report stale after 2 s."""
+    snapshot_s: float = 20.0
+    """Longest time between two snapshots."""
+    snapshot_timeout_s: float = 10.0
+    """For one of them, which may have megabytes."""
+    append_timeout_s: float = 2.0
+    """For one record, before the store counts as away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +92,16 @@ class _Claim:
 
 
 class Publisher:
-    """The writing side of one sidecar. `run` in a task; `wake` when there is something to say.
+    """Speaks for one engine. `run` in a task; `wake` when there is something to say.
 
-    `recalled` is set when it was asked, once, what a writer before us knew.
+    `recalled` is set when it was asked, once, what a writer before us knew; `count` hears what was
+    done.
     """
 
     def __init__(
         self,
         endpoint: EndpointId,
-        settings: SidecarSettings,
+        tempo: Tempo,
         *,
         outbox: Outbox,
         kept: Callable[[], Kept],
@@ -82,12 +110,12 @@ class Publisher:
         status: Callable[[], EngineStatus],
         start_ms: Callable[[], int],
         open_writer: Callable[[], Writer],
-        metrics: Metrics,
+        count: Callable[[Wrote], None],
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
         self._endpoint = endpoint
-        self._settings = settings
+        self._tempo = tempo
         self._outbox = outbox
         self._kept = kept
         self._resume = resume
@@ -95,7 +123,7 @@ class Publisher:
         self._status = status
         self._start_ms = start_ms
         self._open_writer = open_writer
-        self._metrics = metrics
+        self._count = count
         self._clock = clock
         self._rng = rng
         self._dirty = asyncio.Event()
@@ -105,6 +133,8 @@ class Publisher:
         self._snapshot_at = float("-inf")
         """When the next snapshot is due."""
         self._failures = 0
+        self.stands = False
+        """Whether our claim stands, as far as we know."""
 
     def wake(self) -> None:
         """Something changed. May be called at any time from the event loop."""
@@ -128,11 +158,11 @@ class Publisher:
         try:
             await self._publish_life(life)
         except Fenced:
-            self._metrics.fenced.inc()
+            self._count(Wrote.FENCED)
             log.warning("another writer speaks for this engine", life=life)
             await self._life_over(life, FENCED_RETRY_S)
         except StoreError as error:
-            self._metrics.store_failures.inc()
+            self._count(Wrote.FAILED)
             pause = self._pause()
             log.warning("the log is away", reason=str(error), again_in_s=round(pause, 2))
             await asyncio.sleep(pause)
@@ -145,8 +175,8 @@ class Publisher:
         if not self._recalled.is_set():
             await self._recall(claim.incarnation)
         await self._in_time(self._writer.claim(claim.incarnation, claim.nonce))
-        self._metrics.claims.inc()
-        self._metrics.connected.set(1)
+        self._count(Wrote.CLAIM)
+        self.stands = True
         self._outbox.restart()
         try:
             await self._state(claim)
@@ -158,14 +188,14 @@ class Publisher:
                 self._failures = 0
                 await self._due()
         finally:
-            self._metrics.connected.set(0)
+            self.stands = False
 
     async def _recall(self, incarnation: Incarnation) -> None:
         """Go on from what a writer before us knew of this life. Asked once, whatever comes of it:
         events wait for it."""
         assert self._writer is not None
         try:
-            limit_s = self._settings.snapshot_timeout_s
+            limit_s = self._tempo.snapshot_timeout_s
             memory = await self._in_time(self._writer.recall(incarnation), limit_s)
             if memory is not None:
                 self._resume(memory)
@@ -193,13 +223,13 @@ class Publisher:
             else:
                 memory = kept.pack()
             saved = Saved(said, memory)
-            await self._in_time(self._writer.save(saved), self._settings.snapshot_timeout_s)
+            await self._in_time(self._writer.save(saved), self._tempo.snapshot_timeout_s)
         except BaseException:
             self._outbox.failed()
             raise
-        self._metrics.snapshots.inc()
+        self._count(Wrote.SNAPSHOT)
         # Not all of a pool at once, nor those that began together together for ever.
-        pause = self._settings.snapshot_s * self._rng.uniform(0.75, 1.0)
+        pause = self._tempo.snapshot_s * self._rng.uniform(0.75, 1.0)
         self._snapshot_at = self._clock() + pause
 
     async def _flush(self, claim: "_Claim") -> None:
@@ -238,18 +268,17 @@ class Publisher:
         self._outbox.sent()
         claim.seq += 1
         self._last_at = self._clock()
-        self._metrics.records.inc()
+        self._count(Wrote.RECORD)
         if kept is not None:
             await self._save(said, kept)
 
     async def _due(self) -> None:
         """Wait for news, no shorter than a flush period and no longer than a heartbeat."""
-        heartbeat_s = self._settings.heartbeat_ms / 1000
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._last_at + heartbeat_s - self._clock()):
+            async with asyncio.timeout(self._last_at + self._tempo.heartbeat_s - self._clock()):
                 await self._dirty.wait()
         writers = 1 if self._writer is None else self._writer.writers
-        period_s = max(self._settings.flush_ms / 1000, writers / RECORDS_PER_S)
+        period_s = max(self._tempo.flush_s, writers / RECORDS_PER_S)
         pause = self._last_at + period_s - self._clock()
         if pause > 0:
             await asyncio.sleep(pause)
@@ -270,14 +299,14 @@ class Publisher:
     async def _in_time(self, call: Awaitable[T], limit_s: float | None = None) -> T:
         """Await a call of the writer; a writer that hangs is given up."""
         try:
-            async with asyncio.timeout(limit_s or self._settings.append_timeout_s):
+            async with asyncio.timeout(limit_s or self._tempo.append_timeout_s):
                 return await call
         except TimeoutError as error:
             await self._drop_writer()
             raise StoreError("the store did not answer in time") from error
 
     def _pause(self) -> float:
-        """Back-off with full jitter, so that a pool of sidecars does not return in step."""
+        """Back-off with full jitter, so that a pool of writers does not return in step."""
         self._failures += 1
         return self._rng.uniform(0, min(MAX_BACKOFF_S, BACKOFF_S * 2 ** min(self._failures, 10)))
 
