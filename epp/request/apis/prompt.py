@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from epp.state.blocks import Media
+
 MAX_TEXT_BYTES = 1024 * 1024
 """Text that an engine is asked to tokenize."""
 HEAD_BYTES = MAX_TEXT_BYTES + 1
@@ -16,13 +18,16 @@ class TokenPrompt:
     """Little-endian uint32 each."""
     other_tokens: int = 0
     """Tokens of the other prompts of the same request: load, but no keys."""
+    media: tuple[Media, ...] = ()
+    """What stands in it and is no text, in any order."""
 
     def bounded(self) -> "TokenPrompt":
         """The same size and the same first keys in bounded memory: 256 thousand ids at most."""
         if len(self.ids) <= HEAD_BYTES:
             return self
         head = self.ids[: HEAD_BYTES & ~3]
-        return TokenPrompt(head, self.other_tokens + (len(self.ids) - len(head)) // 4)
+        other = self.other_tokens + (len(self.ids) - len(head)) // 4
+        return replace(self, ids=head, other_tokens=other)
 
 
 @dataclass(frozen=True, slots=True)
