@@ -149,13 +149,12 @@ class KeyTable:
     def _look(self, buckets: Lanes, keys: U64) -> tuple[Lanes, int]:
         """Lanes of keys that stand in these buckets, and how many do not."""
         same = self._keys.reshape(-1, LANES).take(buckets, axis=0) == keys[:, None]
-        hits = same.ravel().nonzero()[0]
-        of = hits >> 3
-        if len(hits) == len(keys):
-            return (buckets << 3) + (hits & 7), 0
-        where = np.full(len(keys), -1, np.intp)
-        where[of] = (buckets[of] << 3) + (hits & 7)
-        return where, len(keys) - len(hits)
+        where = (buckets << 3) + same.argmax(axis=1)
+        strange = self._keys.take(where) != keys
+        missing = int(np.count_nonzero(strange))
+        if missing:
+            where[strange] = -1
+        return where, missing
 
     def _place(self, keys: U64, ref: int, stamp: np.uint16) -> U64:
         """Put in as many as find an empty lane at once; returns the others."""

@@ -24,20 +24,24 @@ def walk(sets: HolderSets, refs: U32, by_slot: Depths) -> None:
 
     `by_slot` has a place for each slot that a row of bits has, and one more.
     """
-    turns = (refs[1:] != refs[:-1]).nonzero()[0]
-    ends = [*(turns + 1).tolist(), len(refs)]
-    steps: list[int] = [*refs[turns].tolist(), *refs[-1:].tolist()]
-    many = 0
-    while many < len(steps) and steps[many] >> ROW_BITS == BITS:
-        many += 1
-    if many:
-        rows = np.array(steps[:many], np.intp) & ROW
-        alive = _through_bits(sets.bits(rows), np.array(ends[:many]), by_slot)
-        if many < len(steps):
-            few = [slot for slot in sets.listed(steps[many]) if slot < len(alive) and alive[slot]]
-            _through_few(sets, few, steps[many:], ends[many - 1 :], by_slot)
-    elif steps:
-        _through_few(sets, sets.listed(steps[0]), steps, [0, *ends], by_slot)
+    if not len(refs):
+        return
+    turns: Mask = np.ones(len(refs), np.bool_)
+    np.not_equal(refs[1:], refs[:-1], out=turns[:-1])
+    last = turns.nonzero()[0]
+    steps, ends = refs[last], last + 1
+    few = steps >> ROW_BITS != BITS
+    many = int(few.argmax())
+    if not many and not few[0]:
+        many = len(steps)
+    rest, starts = steps[many:].tolist(), [0, *ends[max(0, many - 1) :].tolist()]
+    if not many:
+        _through_few(sets, sets.listed(rest[0]), rest, starts, by_slot)
+        return
+    alive = _through_bits(sets.bits(steps[:many] & ROW), ends[:many], by_slot)
+    if rest:
+        left = [slot for slot in sets.listed(rest[0]) if slot < len(alive) and alive[slot]]
+        _through_few(sets, left, rest, starts[1:], by_slot)
 
 
 def _through_bits(words: U64, ends: NDArray[np.intp], by_slot: Depths) -> Mask:
@@ -46,12 +50,17 @@ def _through_bits(words: U64, ends: NDArray[np.intp], by_slot: Depths) -> Mask:
         words = np.bitwise_and.accumulate(words, axis=0)
         lost = (words[:-1] ^ words[1:]).ravel()
         where = lost.nonzero()[0]
-        marks = np.unpackbits(lost[where].view(np.uint8), bitorder="little").nonzero()[0]
+        marks = _marks(lost[where]).nonzero()[0]
         step, word = np.divmod(where[marks // WORD], words.shape[1])
         by_slot[word * WORD + marks % WORD] = ends[step]
-    alive = np.unpackbits(words[-1].view(np.uint8), bitorder="little").view(np.bool_)
+    alive = _marks(words[-1])
     by_slot[:-1][alive] = ends[-1]
     return alive
+
+
+def _marks(words: U64) -> Mask:
+    """One for each bit. Of a mask numpy finds the places many times faster than of numbers."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
 
 
 def _through_few(
