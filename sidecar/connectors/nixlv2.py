@@ -5,9 +5,9 @@ Verified against vLLM 0.32.0. The parameters are handed on whole and in their ow
 add members (0.17 has eight, 0.32 fourteen), and the decode engine takes what it knows.
 """
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
 from sidecar import bodies
-from sidecar.bodies import Api
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
 from sidecar import bodies
-from sidecar.bodies import Api
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
 from epp.errors import EppError
 from sidecar import bodies
-from sidecar.bodies import Api
 from sidecar.transfer.params import PrefillAnswer, Transfer
 from sidecar.transfer.redaction import NAME
 from sidecar.transfer.targets import Target

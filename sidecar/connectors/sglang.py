@@ -10,9 +10,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
 from sidecar import bodies
-from sidecar.bodies import Api
 from sidecar.transfer import params
 from sidecar.transfer.redaction import BOOTSTRAP
 

@@ -9,9 +9,9 @@ prompt prefilled elsewhere.
 
 from dataclasses import replace
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
 from sidecar import bodies
-from sidecar.bodies import Api
 from sidecar.transfer import params
 
 from .plan import Meeting, Plan, thinks

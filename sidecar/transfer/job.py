@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
-from sidecar.bodies import Api
 from sidecar.connectors import Plan
 from sidecar.http import headers
 from sidecar.http.client import Answer, Call, Head, Upstream, Whole, whole

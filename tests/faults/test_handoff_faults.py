@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
-from sidecar.bodies import Api, splittable
+from sidecar.bodies import splittable
 from sidecar.connectors import CONNECTORS, Connector, Meeting, Plan, Ports, plan_of
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.handoff import Handoff

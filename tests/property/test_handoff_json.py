@@ -8,8 +8,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epp.bodies.sharing import LIMITS, WITHIN, Api
 from epp.bodies.spans import Body, NotAnObjectError
-from sidecar.bodies import SHAPES, Api, splittable
+from sidecar.bodies import SHAPES, splittable
 from sidecar.connectors import Meeting
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, answer_filter
@@ -209,16 +210,17 @@ def test_legs_keep_whatever_they_need_not_change(text: str, params: bytes, api: 
     if splittable(body, api) == "sampling-params":
         return
     after = pairs(plan.prefill(body, api, Meeting(leg="r-p1", target=A)))
-    one = {"stream", "stream_options", "n", NAME, *shape.put, *shape.limits}
+    one = {"stream", "stream_options", "n", NAME, *shape.put, *LIMITS[api]}
     dropped = shape.dropped
-    if shape.within is not None:
-        assert shape.within in dict(after)
-        one, dropped = {"stream", "stream_options", NAME, shape.within}, frozenset()
-        limited = dict(dict(after)[shape.within])
-        assert {limited[name] for name in shape.limits} == {"1"}
+    within = WITHIN.get(api)
+    if within is not None:
+        assert within in dict(after)
+        one, dropped = {"stream", "stream_options", NAME, within}, frozenset()
+        limited = dict(dict(after)[within])
+        assert {limited[name] for name in LIMITS[api]} == {"1"}
         assert shape.dropped.isdisjoint(limited)
     else:
-        assert {dict(after)[name] for name in shape.limits} == {"1"}
+        assert {dict(after)[name] for name in LIMITS[api]} == {"1"}
     assert dict(after)["stream"] is False
     assert [pair for pair in after if pair[0] not in one] == [
         pair for pair in before if pair[0] not in {*one, *dropped}

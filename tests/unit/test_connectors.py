@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
-from sidecar.bodies import Api
 from sidecar.connectors import CONNECTORS, Connector, Meeting, NoMeetingError, Ports, plan_of
 from sidecar.settings import SidecarSettings
 from sidecar.transfer.openings import MAX_HELD, Opening, Verdict

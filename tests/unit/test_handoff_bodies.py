@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body, NotAnObjectError
-from sidecar.bodies import Api, api_of, splittable, streams
+from sidecar.bodies import api_of, splittable, streams
 from sidecar.connectors import Meeting, Plan
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.redaction import NAME

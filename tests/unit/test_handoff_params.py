@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
-from sidecar.bodies import Api
 from sidecar.connectors import Meeting
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.transfer.answers import EventFilter, Filter, Untouched, answer_filter

@@ -3,15 +3,18 @@
 import msgspec
 import xxhash
 
+from epp.bodies.sharing import Api
+
 from .openai import packed_ids
 from .parser import Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
-from .reading import ABSENT, Body, decoded_or_none, first_limit, given
+from .reading import ABSENT, decoded_or_none, first_limit, given
+from .sharing import Generation, whole
 
 API = "generate"
 
 
-class _Generate(Body):
+class _Generate(Generation):
     token_ids: msgspec.Raw = ABSENT
     features: msgspec.Raw = ABSENT
     content_parts: msgspec.Raw = ABSENT
@@ -59,4 +62,11 @@ def _limit(request: _Generate) -> int:
     return limit or DEFAULT_TOKENS
 
 
-_PARSER = Parser(api=API, decoder=_generate, prompt=_prompt, where="token ids", limit=_limit)
+_PARSER = Parser(
+    api=API,
+    decoder=_generate,
+    prompt=_prompt,
+    where="token ids",
+    limit=_limit,
+    whole=lambda request: whole(Api.GENERATE, request),
+)

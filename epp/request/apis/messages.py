@@ -3,10 +3,13 @@ apply a template, so `/tokenize` cannot say what the tokens will be."""
 
 import msgspec
 
+from epp.bodies.sharing import Api
+
 from .conversation import Pieces
 from .parser import Parser
 from .prompt import Parsed, TextPrompt
-from .reading import ABSENT, Body, first_limit, given
+from .reading import ABSENT, first_limit, given
+from .sharing import Generation, whole
 
 API = "messages"
 
@@ -14,7 +17,7 @@ _BILLING = "x-anthropic-billing-header"
 """How a system text begins that some clients change with each request; engines leave it out."""
 
 
-class _Messages(Body):
+class _Messages(Generation):
     messages: msgspec.Raw = ABSENT
     system: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
@@ -112,4 +115,5 @@ _PARSER = Parser(
     prompt=_prompt,
     where="messages",
     limit=lambda request: first_limit(request.max_tokens),
+    whole=lambda request: whole(Api.MESSAGES, request),
 )

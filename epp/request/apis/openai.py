@@ -11,11 +11,13 @@ from typing import cast
 
 import msgspec
 
+from epp.bodies.sharing import Api
+
 from .conversation import Pieces
 from .parser import SHAPELESS, Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
-from .reading import ABSENT, Body, first_limit, given, odd, present, read, salt
-from .sharing import HARMLESS, whole
+from .reading import ABSENT, first_limit, given, odd, present, read, salt
+from .sharing import Generation, whole
 
 COMPLETIONS = "completions"
 CHAT = "chat-completions"
@@ -32,15 +34,9 @@ _TEMPLATE_FIELDS = (
 )
 
 
-class _Generation(Body):
+class _Generation(Generation):
     max_tokens: msgspec.Raw = ABSENT
     add_special_tokens: msgspec.Raw = ABSENT
-    truncate_prompt_tokens: msgspec.Raw = ABSENT
-    n: msgspec.Raw = ABSENT
-    best_of: msgspec.Raw = ABSENT
-    echo: msgspec.Raw = ABSENT
-    prompt_logprobs: msgspec.Raw = ABSENT
-    use_beam_search: msgspec.Raw = ABSENT
 
 
 class _Completion(_Generation):
@@ -95,7 +91,7 @@ def completions(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
         prompt=prompt,
         output_tokens=first_limit(request.max_tokens) or COMPLETIONS_DEFAULT_TOKENS,
         unscored=why,
-        whole=_whole(request, request.max_tokens)
+        whole=whole(Api.COMPLETIONS, request)
         or ("" if prompts == 1 and not given(request.prompt_embeds) else "prompts"),
     )
 
@@ -192,20 +188,11 @@ def _thoughts(messages: msgspec.Raw) -> bytes:
     return msgspec.json.encode(decoded)
 
 
-def _whole(request: _Generation, limit: msgspec.Raw) -> str:
-    return whole({name: getattr(request, name) for name in HARMLESS}, bytes(limit))
-
-
-def _chat_whole(request: _Chat) -> str:
-    limit = request.max_completion_tokens
-    return _whole(request, limit if given(limit) else request.max_tokens)
-
-
 _CHAT_PARSER = Parser(
     api=CHAT,
     decoder=_chat,
     prompt=_chat_prompt,
     where="messages",
     limit=lambda request: first_limit(request.max_completion_tokens, request.max_tokens),
-    whole=_chat_whole,
+    whole=lambda request: whole(Api.CHAT, request),
 )

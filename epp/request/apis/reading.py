@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import msgspec
 
+from epp.bodies.sharing import NULL
 from epp.errors import BadRequest
 
 from .prompt import Parsed
-from .sharing import NULL
 
 NOT_JSON = "error unmarshaling request bodyMap: "
 """How the reference picker begins when a body is no JSON object; clients look for it."""

@@ -3,15 +3,18 @@ differs by model and version, and `/tokenize` does not take them."""
 
 import msgspec
 
+from epp.bodies.sharing import Api
+
 from .conversation import Pieces
 from .parser import Parser
 from .prompt import Parsed, TextPrompt
-from .reading import ABSENT, Body, first_limit, given
+from .reading import ABSENT, first_limit, given
+from .sharing import Generation, whole
 
 API = "responses"
 
 
-class _Responses(Body):
+class _Responses(Generation):
     input: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
@@ -19,6 +22,8 @@ class _Responses(Body):
     previous_response_id: msgspec.Raw = ABSENT
     conversation: msgspec.Raw = ABSENT
     max_output_tokens: msgspec.Raw = ABSENT
+    background: msgspec.Raw = ABSENT
+    truncation: msgspec.Raw = ABSENT
 
 
 class _Item(msgspec.Struct):
@@ -83,4 +88,5 @@ _PARSER = Parser(
     prompt=_prompt,
     where="input",
     limit=lambda request: first_limit(request.max_output_tokens),
+    whole=lambda request: whole(Api.RESPONSES, request),
 )
