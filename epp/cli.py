@@ -154,6 +154,13 @@ def sidecar(
     compare_pairs: Annotated[
         bool, typer.Option(help="Compare a prefill engine with this one before its first prompt.")
     ] = True,
+    breaker_failures: Annotated[
+        int, typer.Option(help="Prefill legs that fail in a row until their pod is left out.")
+    ] = 3,
+    breaker_pause: Annotated[
+        float, typer.Option(help="Seconds until one leg tries it again; doubled each time.")
+    ] = 1.0,
+    breaker_max_pause: Annotated[float, typer.Option(help="The longest such pause.")] = 30.0,
     tls_cert_file: Annotated[
         Path | None, typer.Option(help="Certificate chain; the ports then speak TLS only.")
     ] = None,
@@ -239,6 +246,13 @@ def sidecar(
     grace: Annotated[
         float, typer.Option(help="Seconds that answers in flight have after SIGTERM.")
     ] = 30.0,
+    trace_endpoint: Annotated[
+        str | None,
+        typer.Option(help="Where spans go, such as http://collector:4318/v1/traces (extra otel)."),
+    ] = None,
+    trace_share: Annotated[
+        float, typer.Option(help="Share of handoffs without a trace that begin a recorded one.")
+    ] = 0.1,
     log_level: Level = "info",
     log_format: Format = "json",
 ) -> None:
@@ -278,6 +292,9 @@ def sidecar(
         "bootstrap_port": bootstrap_port,
         "p2p_port": p2p_port,
         "compare_pairs": compare_pairs,
+        "breaker_failures": breaker_failures,
+        "breaker_pause_s": breaker_pause,
+        "breaker_max_pause_s": breaker_max_pause,
         "tls_cert_file": tls_cert_file,
         "tls_key_file": tls_key_file,
         "tls_client_ca_file": tls_client_ca_file,
@@ -307,6 +324,8 @@ def sidecar(
         "flush_ms": flush_ms,
         "settle_s": settle,
         "grace_s": grace,
+        "trace_endpoint": trace_endpoint,
+        "trace_share": trace_share,
     }
     settings = checked(lambda: SidecarSettings.model_validate(values))
     logs.configure(log_level, log_format)

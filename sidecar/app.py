@@ -22,6 +22,7 @@ from epp.state.store import Writer
 from epp.state.store.open import open_writer
 from epp.state.writing.following import Following
 from epp.state.writing.publisher import Publisher
+from epp.tracing.spans import Tracer
 
 from .engine import EngineWatch
 from .guard import Guard
@@ -33,6 +34,7 @@ from .settings import SidecarSettings
 from .state.reporter import Reporter
 from .state.wiring import following_of, mirror_of
 from .transfer.files import Followed
+from .transfer.tracing import CONNECTOR
 from .trust.certificates import Certificates
 from .wiring import (
     Clocks,
@@ -40,6 +42,7 @@ from .wiring import (
     followed,
     relay_of,
     say_whether_legs_are_on,
+    spans_of,
     trust_of,
 )
 
@@ -157,6 +160,7 @@ class Sidecar:
         )
         self.door = door_of(settings)
         self.trust = trust_of(settings, self.door.guard, self.metrics.handoff)
+        self._spans = spans_of(settings)
         self._relay = relay_of(
             settings,
             self.door,
@@ -169,6 +173,13 @@ class Sidecar:
                 metrics=self.metrics.answers,
                 served=lambda: self.engine.served,
                 request_usage=settings.request_usage,
+            ),
+            tracer=Tracer(
+                rng=self._rng,
+                wall_s=self._wall_s,
+                share=settings.trace_share,
+                attributes={CONNECTOR: settings.connector},
+                listener=self._spans,
             ),
             clocks=Clocks(monotonic_s=clock, wall_s=self._wall_s),
         )
@@ -214,6 +225,8 @@ class Sidecar:
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
                 files = followed(self._settings, self.door, self.trust, self.port)
+                if self._spans is not None:
+                    watch.append(tg.create_task(self._supervise("traces", self._spans.run)))
                 for name, file in (files | self.certificates.followed()).items():
                     watch.append(tg.create_task(self._supervise(name, partial(self._keep, file))))
                 writing = tg.create_task(self._supervise("publisher", publisher.run))
@@ -223,11 +236,18 @@ class Sidecar:
                 finally:
                     await self._relay.close()
                     publisher.stop()
-                    await asyncio.wait({writing}, timeout=LAST_WORDS_S)
+                    await self._last_words(writing)
                     for task in (*watch, writing):
                         task.cancel()
         finally:
             await self._relay.close()
+
+    async def _last_words(self, writing: "asyncio.Task[None]") -> None:
+        told = asyncio.wait({writing}, timeout=LAST_WORDS_S)
+        if self._spans is None:
+            await told
+        else:
+            await asyncio.gather(told, self._spans.close(LAST_WORDS_S))
 
     async def drain(self) -> None:
         """Say "not ready", and serve on until nothing is in flight or the grace is over."""
@@ -315,6 +335,10 @@ class Sidecar:
         metrics.event_held.set_function(lambda: mirror.held)
         metrics.event_other_ranks.set_function(lambda: counts.other_ranks)
         metrics.dropped_reports.set_function(lambda: outbox.dropped)
+        if (spans := self._spans) is not None:
+            metrics.spans_sent.set_function(lambda: spans.sent)
+            metrics.spans_lost.set_function(lambda: spans.lost)
+            metrics.spans_waiting.set_function(spans.__len__)
 
     @asynccontextmanager
     async def _metrics_page(self) -> AsyncIterator[None]:

@@ -109,6 +109,13 @@ class Metrics:
         self.dropped_reports = declared.gauge(
             "dropped_reports", "First tokens and ends of requests lost while the log was away."
         )
+        self.spans_sent = declared.gauge("spans_sent", "Spans that the collector of traces took.")
+        self.spans_lost = declared.gauge(
+            "spans_lost", "Spans that found no room, or did not arrive there."
+        )
+        self.spans_waiting = declared.gauge(
+            "spans_waiting", "Spans that wait to be sent; 2048 at most."
+        )
         self.connected = declared.gauge("publishing", "1 while this sidecar's claim stands.")
         self.task_failures = declared.counter(
             "task_failures", "Background tasks that failed and were started again.", "task"

@@ -174,6 +174,13 @@ class SidecarSettings(TlsSettings):
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     """Exchanges at once; one more is refused with 503."""
 
+    trace_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+/\S+$")] | None = None
+    """Where spans of handoffs go, in OTLP over HTTP, such as `http://collector:4318/v1/traces`.
+    Needs the extra `otel`. None sends none."""
+    trace_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Of the handoffs whose clients have no trace, how many begin one that is recorded, here and by
+    the engines. A trace that is there already says it itself."""
+
     @property
     def pool_id(self) -> PoolId:
         return PoolId(self.pool)

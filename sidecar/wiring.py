@@ -10,6 +10,9 @@ import structlog
 
 from epp.config.endpoints_file import EndpointEntry
 from epp.seals import SealKeys
+from epp.tracing.queue import SpanQueue
+from epp.tracing.sender import open_sender
+from epp.tracing.spans import Tracer
 
 from .connectors import plan_of
 from .guard import Guard
@@ -107,6 +110,7 @@ def relay_of(
     refusing: Readiness,
     metrics: HandoffMetrics,
     measuring: Measuring,
+    tracer: Tracer,
     clocks: Clocks,
 ) -> Relay:
     limits = limits_of(settings)
@@ -133,6 +137,7 @@ def relay_of(
         plan=door.plan,
         limits=limits,
         clock=clocks.monotonic_s,
+        tracer=tracer,
         breakers=breakers,
         pairs=pairs,
     )
@@ -167,6 +172,13 @@ def relay_of(
         tls=None if server is None else server.context,
     )
     return shell_of(settings.relay, listen, service)
+
+
+def spans_of(settings: SidecarSettings) -> SpanQueue | None:
+    """Where spans go; None where traces are not asked for. Raises ConfigError."""
+    if settings.trace_endpoint is None:
+        return None
+    return SpanQueue(open_sender(settings.trace_endpoint, "epp-sidecar"))
 
 
 def say_whether_legs_are_on(settings: SidecarSettings, door: Door, trust: Trust) -> None:

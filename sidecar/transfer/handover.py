@@ -120,6 +120,7 @@ class Handover:
     def _note(self, event: Event) -> None:
         """What is known besides from what happened: who has left, and which pods are of use."""
         breakers = self.tools.breakers
+        self.job.trace.note(event)
         match event:
             case ClientGone():
                 self._client_gone = True
@@ -202,6 +203,7 @@ class Handover:
 
     def _send_prefill(self, action: SendPrefill, legs: asyncio.TaskGroup) -> None:
         self._sent_to[action.leg] = action.target
+        self.job.trace.begins(action)
         self.tools.breakers.sent(action.target, self.tools.clock())
         leg = self._prefill = PrefillLeg(
             job=self.job,
@@ -220,6 +222,7 @@ class Handover:
 
     def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
         self._pulling = action.transfer is not None and action.transfer.leased
+        self.job.trace.begins(action)
         leg = self._decode = DecodeLeg(
             name=action.leg,
             job=self.job,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
+from epp.tracing.spans import Tracer
 from sidecar.connectors import Plan
 from sidecar.http import headers
 from sidecar.http.client import Answer, Call, Head, Upstream, Whole, whole
@@ -28,6 +29,7 @@ from sidecar.trust.pairs import Pairs
 from .deadline import Deadline
 from .steps import Fault
 from .targets import Target
+from .tracing import HandoffTrace
 
 MAX_WHOLE = 8 << 20
 """Longest answer that is read whole: a prefill's, or an error's."""
@@ -52,6 +54,7 @@ class Job:
     targets: tuple[Target, ...]
     streams: bool
     deadline: Deadline
+    trace: HandoffTrace
 
     @property
     def request_id(self) -> str | None:
@@ -67,6 +70,7 @@ class Tools:
     plan: Plan
     limits: Limits
     clock: Callable[[], float]
+    tracer: Tracer
     breakers: Breakers = field(default_factory=Breakers)
     pairs: Pairs | None = None
     """None compares no engines."""
@@ -90,6 +94,7 @@ class Answers:
 def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
     """A leg's request: the client's own target and fields, under an id of its own."""
     fields = job.deadline.told(headers.for_leg(job.request.fields, leg, len(body)))
+    fields = job.trace.told(fields, leg)
     fields += [(name.encode(), value.encode()) for name, value in more.items()]
     return Call(job.request.method, job.request.target, fields, Content(body))
 

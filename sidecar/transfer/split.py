@@ -30,6 +30,7 @@ from .job import Job, Tools
 from .metrics import HandoffMetrics
 from .steps import Fallback, HandoffPolicy
 from .targets import Target
+from .tracing import HandoffTrace
 
 WHOLE = "whole"
 """Outcome of a request that was not handed over although the picker wanted it."""
@@ -94,6 +95,7 @@ class Splitter:
             return True
         finally:
             handover.count()
+            job.trace.ends(handover.finished, len(job.targets))
 
     def _usable(self, found: tuple[Target, ...] | str) -> tuple[Target, ...] | str:
         """Without those that failed again and again, unless there is no other way."""
@@ -151,4 +153,5 @@ class Splitter:
             targets=found,
             streams=bodies.streams(content),
             deadline=Deadline.of(request, self.tools.clock),
+            trace=HandoffTrace(self.tools.tracer, request),
         )

@@ -1,6 +1,7 @@
 """A relay in front of a test's engine, and a journal that remembers what it was told."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from epp.tracing.spans import Tracer
 from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.guard import Guard
 from sidecar.http.measuring import Measuring
@@ -94,7 +96,13 @@ def relay_for(
     splitter = Splitter(
         door=door,
         trust=Trust(guard=door.guard, pool="default/pool", metrics=metrics),
-        tools=Tools(upstream=upstream, plan=NixlV2(), limits=limits, clock=time.monotonic),
+        tools=Tools(
+            upstream=upstream,
+            plan=NixlV2(),
+            limits=limits,
+            clock=time.monotonic,
+            tracer=Tracer(rng=random.Random(1), wall_s=lambda: 0.0, share=1.0),
+        ),
         policy=HandoffPolicy(),
         journal=notes,
         metrics=metrics,
