@@ -407,7 +407,7 @@ def test_C23_churning_pods_leave_nothing_behind() -> None:
     assert len(index) <= 1000
     assert index.slots <= 2
     assert len(predicted) <= 1000
-    assert len(predicted._blocks) == 0
+    assert len(predicted._held._holders) == 0
     assert len(predicted._gone) <= 1
 
 

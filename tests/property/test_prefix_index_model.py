@@ -1,6 +1,7 @@
 """PrefixIndex and PredictedIndex against models that look at everything each time."""
 
 from collections import Counter, defaultdict
+from math import inf
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.prefix import GPU, PredictedIndex, PrefixIndex
 from epp.state.prefix.holders import Holders, as_keys
 from epp.state.prefix.index import EVERYBODY
+from epp.state.prefix.stretches import Stretches
 
 LIVES = [
     Incarnation(EndpointId(PoolId("p"), name, port), start)
@@ -295,17 +297,29 @@ def test_however_small_it_is_the_predicted_index_stays_bounded_and_whole(
                 index.confirm(request, now, 3)
             case _:
                 index.forget(inc)
-        held = sum(len(there) for there in index._blocks.values())
-        gone = sum(len(there) for _, there in index._gone)
-        assert held + gone >= len(index) >= held
+        held = sum(one.blocks for one in index._held._holders.values())
+        gone = sum(one.blocks for one in index._gone)
+        assert len(index) == held + gone
         assert held <= limit
         assert index._references == sum(
             one.size for predictions in index._open.values() for one in predictions
         )
         assert index._references <= 4 * limit
-        # A held block's predecessors are held too: what a lookup's halving relies on.
-        depths = index.lookup(keys, LIVES, now)
-        for one in LIVES:
-            there = index._blocks.get(one, {})
-            live = [key for key in keys if key in there and there[key].live(now)]
-            assert len(live) == depths.get(one, 0)
+        _is_whole(index._held, now)
+
+
+def _is_whole(tree: Stretches, now: float) -> None:
+    """Whoever holds a stretch holds those before it, as long; all that is kept is counted once."""
+    every = list(tree._first.values())
+    for stretch in every:
+        assert stretch.bits == sum(1 << slot for slot in stretch.holds)
+        assert stretch.sure <= min(hold.end for hold in stretch.holds.values())
+        before = [one for one in every if one.start + len(one.keys) == stretch.start]
+        for slot, hold in stretch.holds.items():
+            assert hold.end <= max(
+                [one.holds[slot].end for one in before if slot in one.holds]
+                or [inf if not stretch.start else now]
+            )
+    held = [hold for one in every for hold in one.holds.values()]
+    assert set(held) == set(tree.order)
+    assert sum(len(hold.stretch.keys) for hold in held) == tree.size

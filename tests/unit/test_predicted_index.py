@@ -4,7 +4,7 @@ import pytest
 
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.prefix import PredictedIndex
-from epp.state.prefix.runs import MARKS
+from epp.state.prefix.predicted import MARKS
 
 
 def life(name: str) -> Incarnation:

@@ -5,12 +5,9 @@ prediction ends in one of four ways: the request fails (`drop`), the engine's ow
 (`confirm`, after a grace), nobody ever says anything (`ttl_s`), or there is no room (the least
 recently used blocks go, a prompt's tail before its head).
 
-Keys always start at a prompt's first block. So where a block is predicted its predecessors are,
-and at least as long: a lookup finds the end of what still counts by halving, and expired blocks
-can be cleared away whenever there is time.
-
-Blocks that were predicted by the same requests stand together as one run (`runs`), so that a
-decision pays for the few runs of its prompt and not for each block.
+Keys always start at a prompt's first block. Blocks that were predicted by the same requests stand
+together (`stretches`), so that a decision pays for the few stretches of its prompt and not for each
+block; what has expired is cleared away whenever there is time.
 """
 
 from collections import OrderedDict, deque
@@ -19,14 +16,34 @@ from math import inf
 
 from epp.framework import Incarnation
 
-from .bits import Bits
-from .runs import Prediction, Run
+from .stretches import Hold, Holder, Stretches
 from .walk import Depths
 
 REFERENCES_PER_BLOCK = 4
 """Blocks in open predictions, per `max_blocks`. Beyond it the oldest can't be dropped any more."""
-CLEAN_PER_KEY = 2
-CLEAN_AT_LEAST = 16
+CLEAN_PER_STRETCH = 2
+CLEAN_AT_LEAST = 8
+"""Steps of clearing away that go with each new prediction: more than what it adds."""
+MARKS = 16
+"""Keys that stand for a prompt where there is no room for all."""
+
+
+class Prediction:
+    """What one request predicts on one endpoint, until it is dropped, confirmed or lapses."""
+
+    __slots__ = ("expires", "inc", "marks", "parts", "size")
+
+    def __init__(
+        self, inc: Incarnation, holds: list[Hold], keys: tuple[int, ...], expires: float
+    ) -> None:
+        self.inc = inc
+        self.parts = [(hold, hold.stretch.start) for hold in holds]
+        """With where each began then; what was split off it since is before it."""
+        self.size = len(keys)
+        """Blocks."""
+        self.marks = keys[:: -max(1, -(-len(keys) // MARKS))]
+        """Its last key and some before it, as far from each other as makes `MARKS` of them."""
+        self.expires = expires
 
 
 class PredictedIndex:
@@ -38,29 +55,19 @@ class PredictedIndex:
             raise ValueError("max_blocks and ttl_s must be positive")
         self._limit = max_blocks
         self._ttl_s = ttl_s
-        self._index = Bits()
-        self._blocks: dict[Incarnation, dict[int, Run]] = {}
-        """The run of each block, of every engine that was ever predicted to hold any, until it is
-        forgotten."""
-        self._asked: tuple[Incarnation, ...] = ()
-        self._rooms: list[dict[int, Run] | None] = []
-        """Blocks of each of those, as far as they were needed: hashing a life takes long."""
-        self._lru: OrderedDict[Run, None] = OrderedDict()
-        self._lru_of: dict[Incarnation, OrderedDict[Run, None]] = {}
-        """The same by engine."""
-        self._size = 0
-        """Blocks of those."""
+        self._held = Stretches()
         self._open: OrderedDict[str, list[Prediction]] = OrderedDict()
         """By request, oldest first; one per endpoint."""
         self._references = 0
-        self._gone: deque[tuple[int, dict[int, Run]]] = deque()
-        """Slots and blocks of forgotten endpoints, not yet out of the index and the LRU."""
+        """Blocks of those."""
+        self._gone: deque[Holder] = deque()
+        """Forgotten endpoints whose blocks are not yet away."""
         self.evicted = 0
         """Blocks that had to go for want of room while they still counted."""
 
     def __len__(self) -> int:
         """(endpoint, block) pairs in memory, expired ones among them."""
-        return self._size
+        return self._held.size
 
     @property
     def open_requests(self) -> int:
@@ -80,28 +87,22 @@ class PredictedIndex:
         A second call for the same two replaces the first. Of keys beyond the room, there or here,
         the head counts.
         """
-        self._close(request_id, inc)
+        if request_id in self._open:
+            self._close(request_id, inc)
         room = self._limit if room is None else min(room, self._limit)
         held = tuple(keys[:room])
         expires = now + self._ttl_s
-        self._clean(max(CLEAN_AT_LEAST, CLEAN_PER_KEY * len(held)), now)
         if not held:
+            self._clean(CLEAN_AT_LEAST, now)
             return
-        parts = self._known(inc, held, expires)
-        known = sum(len(run.keys) for run in parts)
-        if known < len(held):
-            parts.append(self._begin(inc, held[known:], known, expires))
-        order = self._lru_of[inc]
-        for run in reversed(parts):  # the tail first: it is then older than the head
-            self._lru.move_to_end(run)
-            order.move_to_end(run)
-        prediction = Prediction(inc, parts, held, expires)
-        self._open.setdefault(request_id, []).append(prediction)
+        holder = self._held.holder(inc)
+        holds = self._held.cover(holder, held, expires)
+        self._clean(CLEAN_AT_LEAST + CLEAN_PER_STRETCH * len(holds), now)
+        self._open.setdefault(request_id, []).append(Prediction(inc, holds, held, expires))
         self._references += len(held)
         self._make_room(now)
-        there = self._blocks[inc]
-        while len(there) > room:
-            self._evict(next(iter(order)), len(there) - room, now)
+        while holder.blocks > room:
+            self._evict(next(iter(holder.holds)), holder.blocks - room, now)
 
     def drop(self, request_id: str) -> None:
         """The request failed: what only it predicted counts no more (fault C25)."""
@@ -123,18 +124,7 @@ class PredictedIndex:
 
     def depths(self, keys: Sequence[int], incs: tuple[Incarnation, ...], now: float) -> Depths:
         """The same as one number for each of `incs`, in their order. Faster for the same tuple."""
-        found = self._index.depths(keys, incs)
-        if incs is not self._asked:
-            self._asked, self._rooms = incs, [None] * len(incs)
-        rooms = self._rooms
-        rows = found.nonzero()[0]
-        for row, depth in zip(rows.tolist(), found[rows].tolist(), strict=True):
-            there = rooms[row]
-            if there is None:
-                there = rooms[row] = self._blocks[incs[row]]
-            if not there[keys[depth - 1]].live(now):
-                found[row] = _still(there, keys, depth, now)
-        return found
+        return self._held.depths(keys, incs, now)
 
     def latest(self, most: int) -> dict[Incarnation, tuple[int, ...]]:
         """The marks of what was predicted last and waits to be confirmed, `most` of them in all; of
@@ -151,40 +141,9 @@ class PredictedIndex:
 
     def forget(self, inc: Incarnation) -> None:
         """That engine is gone or restarted."""
-        slot, blocks = self._index.retire(inc), self._blocks.pop(inc, None)
-        self._asked, self._rooms = (), []
-        self._lru_of.pop(inc, None)
-        if slot is not None and blocks is not None:
-            self._gone.append((slot, blocks))
-
-    def _known(self, inc: Incarnation, keys: tuple[int, ...], expires: float) -> list[Run]:
-        """The runs that `keys` begin with, predicted by one more. Whoever goes on otherwise than
-        `keys` is split off."""
-        there = self._blocks.setdefault(inc, {})
-        parts: list[Run] = []
-        at = 0
-        while at < len(keys):
-            run = there.get(keys[at])
-            if run is None or run.keys[0] != keys[at]:  # the second only by a collision
-                break
-            shared = run.shared(keys[at:] if at else keys)
-            if shared < len(run.keys):
-                run = run.split(shared)
-                self._lru[run] = self._lru_of[inc][run] = None
-                there.update(dict.fromkeys(run.keys, run))
-            run.lapses.append(expires)
-            parts.append(run)
-            at += shared
-        return parts
-
-    def _begin(self, inc: Incarnation, keys: tuple[int, ...], start: int, expires: float) -> Run:
-        """A run of blocks that nobody has predicted there."""
-        run = Run(inc, keys, start, [expires])
-        self._blocks[inc].update(dict.fromkeys(keys, run))
-        self._index.store(inc, keys)
-        self._lru[run] = self._lru_of.setdefault(inc, OrderedDict())[run] = None
-        self._size += len(keys)
-        return run
+        holder = self._held.retire(inc)
+        if holder is not None:
+            self._gone.append(holder)
 
     def _pop(self, request_id: str) -> list[Prediction]:
         predictions = self._open.pop(request_id, [])
@@ -193,47 +152,29 @@ class PredictedIndex:
 
     def _close(self, request_id: str, inc: Incarnation) -> None:
         """Take back what `request_id` predicts on `inc`."""
-        predictions = self._open.get(request_id, [])
+        predictions = self._open[request_id]
         for prediction in [one for one in predictions if one.inc == inc]:
             predictions.remove(prediction)
             self._references -= prediction.size
             self._release(prediction)
         if not predictions:
-            self._open.pop(request_id, None)
+            del self._open[request_id]
 
     def _release(self, prediction: Prediction, until: float = -inf) -> None:
-        for run in prediction.runs():
-            run.release(prediction.expires, until)
-            if not run.lapses and run.until == -inf:
-                self._cut(run, len(run.keys))
+        for last, start in prediction.parts:
+            for hold in last.since(start):
+                if hold.release(prediction.expires, until):
+                    self._held.drop(hold)
 
-    def _cut(self, run: Run, size: int) -> int:
-        """Take the last `size` blocks of a run away; returns how many of them were still there."""
-        left = len(run.keys) - size
-        gone, run.keys = run.keys[left:], run.keys[:left]
-        self._size -= size
-        if not left:
-            self._lru.pop(run, None)
-        there = self._blocks.get(run.inc)
-        if there is None:
-            return 0
-        if not left:
-            self._lru_of[run.inc].pop(run, None)
-        # Blocks that were forgotten may have successors of the same name.
-        mine = [key for key in gone if there.get(key) is run]
-        for key in mine:
-            del there[key]
-        self._index.remove(run.inc, mine)
-        return len(mine)
-
-    def _evict(self, run: Run, size: int, now: float) -> None:
-        """Take away up to so many blocks of a run, from its end."""
-        cut = self._cut(run, min(len(run.keys), size))
-        self.evicted += cut if run.live(now) else 0
+    def _evict(self, hold: Hold, size: int, now: float) -> None:
+        """Take away up to so many blocks, from the end."""
+        size = min(len(hold.stretch.keys), size)
+        self.evicted += size if hold.end > now and not hold.holder.retired else 0
+        self._held.cut(hold, size)
 
     def _make_room(self, now: float) -> None:
-        while self._size > self._limit:
-            self._evict(next(iter(self._lru)), self._size - self._limit, now)
+        while self._held.size > self._limit:
+            self._evict(next(iter(self._held.order)), self._held.size - self._limit, now)
         while self._references > REFERENCES_PER_BLOCK * self._limit:
             request_id, predictions = next(iter(self._open.items()))
             expires = max(prediction.expires for prediction in predictions)
@@ -244,42 +185,23 @@ class PredictedIndex:
     def _clean(self, budget: int, now: float) -> None:
         """Take away what no longer counts, oldest first, in about `budget` steps."""
         while self._gone and budget > 0:
-            slot, blocks = self._gone[0]
-            while blocks and budget > 0:
-                key, run = blocks.popitem()
-                self._index.sweep(slot, key)
-                if run.keys:
-                    self._lru.pop(run)
-                    self._size -= len(run.keys)
-                    run.keys = ()
+            holder = self._gone[0]
+            while holder.holds and budget > 0:
+                self._held.drop(next(iter(holder.holds)))
                 budget -= 1
-            if not blocks:
+            if not holder.holds:
                 self._gone.popleft()
-                self._index.free(slot)
+                self._held.free(holder)
         while self._open and budget > 0:
             request_id, predictions = next(iter(self._open.items()))
             if any(prediction.expires > now for prediction in predictions):
                 break
-            budget -= sum(prediction.size for prediction in predictions)
+            budget -= sum(len(prediction.parts) for prediction in predictions)
             self.drop(request_id)
-        while self._lru and budget > 0:
-            run = next(iter(self._lru))
-            if run.live(now):
+        order = self._held.order
+        while order and budget > 0:
+            hold = next(iter(order))
+            if hold.end > now:
                 break
-            size = min(len(run.keys), budget)
-            self._cut(run, size)
-            budget -= size
-
-
-def _still(there: dict[int, Run], keys: Sequence[int], depth: int, now: float) -> int:
-    """How many of the first `depth` keys, all of which are there, still count."""
-    if there[keys[depth - 1]].live(now):
-        return depth
-    low, high = 0, depth - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if there[keys[middle - 1]].live(now):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+            self._held.drop(hold)
+            budget -= 1
