@@ -15,7 +15,7 @@ from epp.request.director import PickDirector, PickSettings
 from epp.request.offload import Offload
 from epp.request.plan import feeds
 from epp.request.replica import new_ids
-from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens
+from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens, rendering
 from epp.request.tokens.engine import EngineTokenizer
 from epp.state.blocks import Naming
 
@@ -93,8 +93,13 @@ def _tokens(
 
         models = Models(directory, prefixes)
         spawn(asyncio.to_thread(models.load))
+    url = picker.settings.render_url
+    renderer = picker.someone if url is None else lambda: url
+    paths = rendering.PATHS if exact else {}
     tokens = Tokens(
         tokenizer=EngineTokenizer(session, picker.someone) if exact else None,
+        renderers={api: EngineTokenizer(session, renderer, path) for api, path in paths.items()},
+        media=url is not None,
         local=None if models is None else models.of,
         prefixes=prefixes,
         shows=picker.pool.shows,

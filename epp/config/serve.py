@@ -198,13 +198,20 @@ class ServeSettings(BaseModel):
     )
     tokenizer: Literal["local", "engine", "estimate"] = Field(
         "engine",
-        description="engine: exact tokens from the engines' /tokenize. local: made here from "
-        "--tokenizer-dir, engines are asked where that does not do. estimate: bytes.",
+        description="engine: exact tokens from the engines: from their render endpoints, else from "
+        "/tokenize. local: made here from --tokenizer-dir, engines are asked where that does not "
+        "do. estimate: bytes.",
     )
     tokenizer_dir: Path | None = Field(
         None,
         description="Directory with a folder for each served model: tokenizer.json, "
         "tokenizer_config.json, chat_template.jinja; files at its top serve every other model.",
+    )
+    render_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#]+$",
+        description="URL of a server that renders requests as the engines do (vllm launch render). "
+        "It is asked instead of their render endpoints, and for requests with images, too.",
     )
     salt_key_file: Path | None = Field(
         None,
@@ -278,6 +285,8 @@ class ServeSettings(BaseModel):
             )
         if (self.tokenizer == "local") != (self.tokenizer_dir is not None):
             raise ValueError("--tokenizer local and --tokenizer-dir need each other")
+        if self.tokenizer == "estimate" and self.render_url is not None:
+            raise ValueError("--tokenizer estimate asks nobody: leave --render-url out")
         if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
             raise ValueError(
                 "--metrics-staleness-threshold must be longer than --refresh-metrics-interval, "

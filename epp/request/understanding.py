@@ -119,7 +119,10 @@ class Understanding:
                 elif score:
                     left_s = self.left_s(started, hints.timeout_s)
                     wait_s = min(self._settings.tokens_s, left_s)
-                    found = await self._tokens.resolve(parsed, parsed.prompt, wait_s=wait_s)
+                    body = reading.body or arrival.body
+                    found = await self._tokens.resolve(
+                        parsed, parsed.prompt, wait_s=wait_s, body=body
+                    )
         except Refusal:
             raise
         except (TimeoutError, BusyError):

@@ -10,13 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.request.apis.openai import chat, completions
+from epp.request.apis.openai import CHAT, chat, completions
 from epp.request.apis.prompt import Parsed
 from epp.request.offload import Offload
-from epp.request.tokens import Prefixes, Tokenised, Tokens
+from epp.request.tokens import Prefixes, Tokenised, Tokenizer, Tokens
 from epp.request.tokens.engine import Fields
 from epp.request.tokens.files import ModelFiles
 from epp.request.tokens.local import LocalModel
+from epp.state.engine_blocks import EngineBlocks
+from epp.state.events import decode
+from tests.fakes.kv_publisher import payload, stored_map
 from tests.fakes.tokenizers import CHATML, file_of
 from tests.timing import scaled
 
@@ -31,14 +34,16 @@ async def nobody(model: str, fields: Fields, /) -> bytes:
 
 
 @asynccontextmanager
-async def tokens(*, engine: bool = False) -> AsyncIterator[Tokens]:
-    """Made here, or asked of an engine."""
+async def tokens(*, engine: bool = False, render: Tokenizer | None = None) -> AsyncIterator[Tokens]:
+    """Made here, or asked of an engine, or of who renders chats."""
     prefixes = Prefixes(1 << 20, block_tokens=BLOCK, max_keys=256)
     local = LocalModel(ModelFiles(file_of("byte-level"), {"default": CHATML}), prefixes)
     with Offload() as offload:
         async with asyncio.TaskGroup() as tasks:
             yield Tokens(
                 tokenizer=nobody if engine else None,
+                renderers={} if render is None else {CHAT: render},
+                media=True,
                 local=None if engine else lambda model: local,
                 prefixes=prefixes,
                 spawn=tasks.create_task,
@@ -103,6 +108,30 @@ async def test_C15_an_image_is_part_of_a_prompt_that_no_engines_blocks_can_match
     assert (one.exact, other.exact) == (False, False)
     assert 0 < shared(one, other) < len(one.keys)
     assert not set(one.keys) & set(text.keys), "estimates never meet an engine's blocks"
+
+
+@pytest.mark.parametrize("image", ["a cat", "a dog"])
+async def test_C15_what_the_engine_holds_of_an_image_is_found_by_its_rendering(image: str) -> None:
+    """Protected by the media of an engine's answer entering the keys by their places."""
+    ids, begins = list(range(1, 8 * BLOCK + 1)), 3 * BLOCK + 5
+    extra = [None] * 3 + [[["a cat", begins - at * BLOCK]] for at in range(3, 6)] + [None] * 2
+    event = stored_map(range(1, 9), ids, BLOCK, extra_keys=extra)
+    holder = EngineBlocks("m", BLOCK)
+    holder.apply(decode(payload([event])).events)
+
+    async def render(model: str, fields: Fields, /) -> bytes:
+        places = {"image": [{"offset": begins, "length": 2 * BLOCK}]}
+        features = {"mm_hashes": {"image": [image]}, "mm_placeholders": places}
+        return msgspec.json.encode({"token_ids": ids, "features": features})
+
+    body = json.dumps({"model": "m", "messages": picture("AAAA")}).encode()
+    parsed = chat("/v1/chat/completions", body)
+    assert parsed.prompt is not None
+    async with tokens(engine=True, render=render) as some:
+        found = await some.resolve(parsed, parsed.prompt, wait_s=scaled(1.0), body=body)
+    assert found.exact
+    held = [key in holder.present() for key in found.keys]
+    assert held == [True] * 8 if image == "a cat" else [True] * 3 + [False] * 5
 
 
 async def test_C15_five_megabytes_of_an_image_cost_little() -> None:

@@ -10,8 +10,14 @@ import pytest
 from aiohttp import web
 
 from epp.request.tokens import engine as tokenizer
-from epp.request.tokens.engine import EngineTokenizer, TokenizerError, TokenizerRefusedError
+from epp.request.tokens.engine import (
+    EngineTokenizer,
+    TokenizerAbsentError,
+    TokenizerError,
+    TokenizerRefusedError,
+)
 
+RENDER = "/v1/chat/completions/render"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -19,6 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def engine(handler: Handler) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/tokenize", handler)
+    app.router.add_post(RENDER, handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -28,11 +35,12 @@ async def engine(handler: Handler) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def ask(*addresses: str | None) -> bytes:
+async def ask(*addresses: str | None, path: str = tokenizer.TOKENIZE) -> bytes:
     turn = cycle(addresses)
     async with aiohttp.ClientSession() as session:
-        client = EngineTokenizer(session, lambda: next(turn))
-        return tokenizer.ids(await client("m", (("prompt", b'"hi"'), ("tools", b"[ 1 ]"))))
+        client = EngineTokenizer(session, lambda: next(turn), path)
+        answer = await client("m", (("prompt", b'"hi"'), ("tools", b"[ 1 ]")))
+        return tokenizer.answered(answer).ids
 
 
 async def closed_port() -> str:
@@ -119,3 +127,28 @@ async def test_the_size_of_an_answer_is_bounded(
         else:
             with pytest.raises(TokenizerError, match="answered more"):
                 await ask(address)
+
+
+async def test_a_server_that_renders_is_asked_at_the_apis_own_path_by_url_or_address() -> None:
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.json_response({"request_id": "r", "token_ids": [7], "features": None})
+
+    async with engine(answer) as address:
+        for place in (address, f"http://{address}"):
+            assert await ask(place, path=RENDER) == b"\7\0\0\0"
+    assert seen == [RENDER, RENDER]
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 501])
+async def test_an_engine_that_does_not_render_is_told_from_one_that_fails(status: int) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    async with engine(answer) as address:
+        with pytest.raises(TokenizerAbsentError):
+            await ask(address, path=RENDER)
+        with pytest.raises(TokenizerError):
+            await ask(address)

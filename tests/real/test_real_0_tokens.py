@@ -22,7 +22,7 @@ import pytest_asyncio
 from epp.request.apis.openai import chat
 from epp.request.apis.prompt import TextPrompt
 from epp.request.tokens import Prefixes
-from epp.request.tokens.engine import ids
+from epp.request.tokens.engine import answered
 from epp.request.tokens.files import read
 from epp.request.tokens.local import LocalModel
 from epp.request.tokens.tokenised import UnrenderableError
@@ -114,7 +114,7 @@ async def test_every_chat_that_is_rendered_here_has_the_engines_tokens(renderer:
         if status != 200:
             counts["refused"] += 1
             continue
-        theirs = ids(answer)
+        theirs = answered(answer).ids
         try:
             ours = renderer.local.ids(prompt.tokenize)
         except UnrenderableError:
@@ -139,4 +139,4 @@ async def test_completions_have_the_engines_tokens(renderer: Renderer) -> None:
             asked = {"prompt": text, "add_special_tokens": special}
             status, answer = await renderer.ask("/tokenize", asked)
             assert status == 200
-            assert renderer.local.ids(fields(**asked)) == ids(answer)
+            assert renderer.local.ids(fields(**asked)) == answered(answer).ids

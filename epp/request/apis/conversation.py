@@ -21,7 +21,8 @@ MAX_OPAQUE_BYTES = 4096
 
 
 class _Part(msgspec.Struct):
-    text: str
+    text: str | None = None
+    uuid: str | None = None
 
 
 _part = msgspec.json.Decoder(str | _Part)
@@ -45,10 +46,13 @@ class Pieces:
         """JSON as the client wrote it, where it is given."""
         self._pieces += [bytes(raw) for raw in raws if given(raw)]
 
-    def medium(self, raw: msgspec.Raw) -> None:
-        """Something that is not text, by a digest of its JSON."""
+    def medium(self, raw: msgspec.Raw, name: str | None = None) -> None:
+        """Something that is not text, by a digest of its JSON.
+
+        `name`: the client's own, where it gave one. Engines go by it and may be sent nothing else.
+        """
         self.media += 1
-        digest = xxhash.xxh3_128_digest(bytes(raw))
+        digest = xxhash.xxh3_128_digest(bytes(raw) if not name else b"named " + name.encode())
         self._pieces.append(digest)
         if len(self._named) < MAX_MEDIA:
             self._named[int.from_bytes(digest)] = MEDIA_BYTES
@@ -69,8 +73,12 @@ class Pieces:
                 part = _part.decode(raw)
             except msgspec.ValidationError:
                 self.medium(raw)
+                continue
+            text = part if isinstance(part, str) else part.text
+            if text is None:
+                self.medium(raw, part.uuid if isinstance(part, _Part) else None)
             else:
-                self.text(part if isinstance(part, str) else part.text)
+                self.text(text)
 
     def prompt(self, tokenize: tuple[tuple[str, bytes], ...] | None = None) -> TextPrompt:
         text = b"\0".join(self._pieces)

@@ -1,5 +1,7 @@
-"""What stands in a prompt of token ids and is no text, as vLLM says it: in the answers of its render
-endpoints, and in the requests to `/inference/v1/generate` that are made of them.
+"""What stands in a prompt of token ids and is no text, as vLLM says it.
+
+It does so in the answers of its render endpoints, and takes it in requests to
+`/inference/v1/generate`.
 
 `mm_hashes` has the names of the items of each kind, `mm_placeholders` where their tokens begin. The
 names are those that the engine's KV events repeat, whoever gave them: the client (`uuid` of a

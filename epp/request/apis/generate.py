@@ -1,10 +1,13 @@
 """vLLM's tokens in, tokens out (`/inference/v1/generate`): the ids of the body are the prompt."""
 
+from contextlib import suppress
+
 import msgspec
 import xxhash
 
 from epp.bodies.sharing import Api
 
+from .features import media_of
 from .openai import packed_ids
 from .parser import Parser
 from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
@@ -25,14 +28,9 @@ class _Sampling(msgspec.Struct):
     max_tokens: msgspec.Raw = ABSENT
 
 
-class _Features(msgspec.Struct):
-    mm_hashes: msgspec.Raw = ABSENT
-
-
 _generate = msgspec.json.Decoder(_Generate)
 _ids = msgspec.json.Decoder(list[int])
 _sampling = msgspec.json.Decoder(_Sampling)
-_features = msgspec.json.Decoder(_Features)
 
 DEFAULT_TOKENS = 16
 """Tokens that an engine generates without a limit of the request's own."""
@@ -44,16 +42,17 @@ def generate(path: str, body: bytes) -> Parsed:
 
 
 def _prompt(request: _Generate) -> Prompt:
-    """Exact, unless there are images: all of them have the same ids, but not the same blocks."""
+    """Exact, unless there are images of which only the engine will know where they stand."""
     packed = packed_ids(_ids.decode(request.token_ids))
     if not packed:
         raise TypeError("no token ids")
     media = [raw for raw in (request.features, request.content_parts) if given(raw)]
     if not media:
         return TokenPrompt(packed)
-    features = decoded_or_none(_features, request.features)
-    named = features.mm_hashes if features and given(features.mm_hashes) else media[0]
-    return TextPrompt(xxhash.xxh3_128_digest(bytes(named)) + packed, None)
+    if not given(request.content_parts):
+        with suppress(ValueError, RecursionError):
+            return TokenPrompt(packed, media=media_of(request.features))
+    return TextPrompt(xxhash.xxh3_128_digest(b"\0".join(map(bytes, media))) + packed, None)
 
 
 def _limit(request: _Generate) -> int:

@@ -1,5 +1,8 @@
-"""Anthropic's messages. Estimated only: engines turn them into a chat of their own before they
-apply a template, so `/tokenize` cannot say what the tokens will be."""
+"""Anthropic's messages.
+
+Engines turn them into a chat of their own before they apply a template: who renders them knows the
+tokens, `/tokenize` cannot, and where nobody renders they are estimated.
+"""
 
 import msgspec
 

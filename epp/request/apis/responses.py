@@ -1,5 +1,8 @@
-"""OpenAI's responses. Estimated only: how an engine puts instructions, items and tools into tokens
-differs by model and version, and `/tokenize` does not take them."""
+"""OpenAI's responses.
+
+How an engine puts instructions, items and tools into tokens differs by model and version: who
+renders them knows, `/tokenize` does not, and where nobody renders they are estimated.
+"""
 
 import msgspec
 

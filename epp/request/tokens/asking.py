@@ -15,14 +15,21 @@ from epp.request.offload import BusyError, Offload
 
 from .breakers import Breakers, Permit
 from .cache import TokenCache
-from .engine import Fields, TokenizerError, TokenizerRefusedError, ids
+from .engine import (
+    Answer,
+    Fields,
+    TokenizerAbsentError,
+    TokenizerError,
+    TokenizerRefusedError,
+    answered,
+)
 from .tokenised import Tokenised
 
 log = structlog.get_logger(__name__)
 
 
 class Tokenizer(Protocol):
-    """An engine's answer to `/tokenize`; see EngineTokenizer."""
+    """One endpoint of an engine that tells tokens; see EngineTokenizer."""
 
     async def __call__(self, model: str, fields: Fields, /) -> bytes: ...
 
@@ -32,7 +39,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
 
 class Asking:
-    """Owned by `Tokens`, whose cache and counts it fills."""
+    """Of one endpoint. Owned by `Tokens`, whose cache and counts it fills."""
 
     def __init__(
         self,
@@ -61,15 +68,19 @@ class Asking:
         """Questions that wait for an answer."""
         return len(self._calls)
 
+    def open(self, model: str) -> bool:
+        """Whether the engine is thought to answer for this model, or it is time to look again."""
+        return self._breakers.of(model).may_ask(self._clock())
+
     async def ask(
         self,
         digest: bytes,
         model: str,
         fields: Fields,
-        made: Callable[[bytes], Tokenised],
+        made: Callable[[Answer], Tokenised],
         wait_s: float,
     ) -> tuple[Tokenised | None, str]:
-        """What is `made` of the engine's packed ids, or None and why not."""
+        """What is `made` of the engine's answer, or None and why not."""
         call = self._calls.get(digest)
         if call is None:
             if len(self._calls) >= self._max_calls:
@@ -92,24 +103,26 @@ class Asking:
         """The engine's packed ids, asked for once and beside everything else; None without any."""
         try:
             async with asyncio.timeout(self._call_limit_s):
-                return ids(await self._tokenizer(model, fields))
-        except (TokenizerError, TokenizerRefusedError, TimeoutError):
+                return answered(await self._tokenizer(model, fields)).ids
+        except (TokenizerError, TokenizerRefusedError, TokenizerAbsentError, TimeoutError):
             return None
 
     async def _call(
-        self, digest: bytes, model: str, fields: Fields, made: Callable[[bytes], Tokenised]
+        self, digest: bytes, model: str, fields: Fields, made: Callable[[Answer], Tokenised]
     ) -> Tokenised | None:
         """One question. Never raises; a failure is counted and moves the model's breaker."""
         breaker = self._breakers.of(model)
-        alive = False
+        alive = absent = False
         try:
             async with asyncio.timeout(self._call_limit_s):
                 answer = await self._tokenizer(model, fields)
-                found = await self._offload.run(len(answer), lambda: made(ids(answer)))
+                found = await self._offload.run(len(answer), lambda: made(answered(answer)))
             self._cache.put(digest, found)
             alive = True
         except TokenizerRefusedError:
             alive = True
+        except TokenizerAbsentError:
+            absent = True
         except (TokenizerError, TimeoutError, BusyError) as error:
             self._counts["call failed"] += 1
             log.debug("tokenizer gave no answer", error=str(error), kind=type(error).__name__)
@@ -122,6 +135,8 @@ class Asking:
             del self._calls[digest]
             if alive:
                 breaker.succeeded()
+            elif absent:
+                breaker.absent(self._clock())
             else:
                 breaker.failed(self._clock())
         return None

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from enum import Enum
 
+ABSENT_S = 600.0
+"""Until an engine is asked again for what it does not have: a new version may."""
 MAX_MODELS = 256
 """Models whose breakers are kept, the least recently used forgotten first."""
 
@@ -34,10 +36,14 @@ class Breaker:
     def open(self) -> bool:
         return self._until is not None
 
+    def may_ask(self, now: float) -> bool:
+        """Whether `permit` would allow a question. Changes nothing."""
+        return self._until is None or not (self._probing or now < self._until)
+
     def permit(self, now: float) -> Permit:
         if self._until is None:
             return Permit.ASK
-        if self._probing or now < self._until:
+        if not self.may_ask(now):
             return Permit.NO
         self._probing = True
         return Permit.PROBE
@@ -46,6 +52,12 @@ class Breaker:
         self._failures = 0
         self._pause_s = self._first_pause_s
         self._until = None
+        self._probing = False
+
+    def absent(self, now: float) -> None:
+        """Nobody will answer soon: the engine does not have what it was asked for."""
+        self._failures = self._threshold
+        self._until = now + ABSENT_S
         self._probing = False
 
     def failed(self, now: float) -> None:

@@ -1,7 +1,13 @@
 """What was found for a prompt before, by its content."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
+import xxhash
+
+from epp.request.apis.prompt import Parsed
+
+from .engine import Fields
 from .tokenised import Tokenised
 
 KEY_BYTES = 48
@@ -24,6 +30,11 @@ class TokenCache:
             self._entries.move_to_end(digest)
         return entry
 
+    def again(self, digest: bytes) -> Tokenised | None:
+        """The same, as what is known already."""
+        found = self.get(digest)
+        return None if found is None else replace(found, how="cached")
+
     def put(self, digest: bytes, entry: Tokenised) -> None:
         old = self._entries.pop(digest, None)
         if old is not None:
@@ -40,3 +51,15 @@ class TokenCache:
 
 def _memory(entry: Tokenised) -> int:
     return ENTRY_BYTES + KEY_BYTES * len(entry.keys)
+
+
+def digest_of(parsed: Parsed, fields: Fields, way: str) -> bytes:
+    """Name of a question by its content; no two contents run into each other."""
+    state = xxhash.xxh3_128()
+    pieces = [way.encode(), parsed.model.encode(), parsed.cache_salt.encode()]
+    for name, raw in fields:
+        pieces += [name.encode(), raw]
+    for piece in pieces:
+        state.update(len(piece).to_bytes(8, "little"))
+        state.update(piece)
+    return state.digest()

@@ -5,12 +5,13 @@ that the watch tells. Each step down is one warning, with the first token that d
 known, and shows in a gauge.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from .asking import Asking, Spawn
+from .asking import Spawn
 from .comparing import Difference, Local, compared, difference
+from .engine import Fields
 from .standing import Standing, Standings, Step
 from .tokenised import UnrenderableError
 from .watch import Prompt, Shows, Watch
@@ -20,6 +21,9 @@ MAX_COMPARISONS = 5
 
 Locals = Callable[[str], Local | None]
 """Who makes the tokens of a model here, if anybody does."""
+
+Ids = Callable[[str, Fields], Awaitable[bytes | None]]
+"""What an engine makes of a model's prompt; None where none answers."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,16 +35,16 @@ class Proving:
         self,
         *,
         local: Locals | None,
-        asking: Asking | None,
+        ids: Ids | None,
         shows: Shows,
         spawn: Spawn,
         clock: Callable[[], float],
     ) -> None:
         self._local = local
-        self._asking = asking
+        self._ids = ids
         self._spawn = spawn
         self._clock = clock
-        self.best = Step.ESTIMATE if asking is None else Step.ENGINE
+        self.best = Step.ESTIMATE if ids is None else Step.ENGINE
         if local is not None:
             self.best = Step.LOCAL
         self._standings = Standings(self.best)
@@ -58,18 +62,18 @@ class Proving:
         local = self._local(model) if self._local is not None else None
         standing = self._standings.of(model)
         waits = not standing.settled and model not in self._comparing
-        if local is not None and self._asking is not None and waits:
+        if local is not None and self._ids is not None and waits:
             self._comparing.add(model)
-            self._spawn(self._settle(model, local, standing, self._asking))
+            self._spawn(self._settle(model, local, standing, self._ids))
         return local
 
     def below(self) -> dict[Step, int]:
         """Models whose tokens were found wrong, by the way that is taken now."""
         return self._standings.below()
 
-    async def _settle(self, model: str, local: Local, standing: Standing, asking: Asking) -> None:
+    async def _settle(self, model: str, local: Local, standing: Standing, ids: Ids) -> None:
         try:
-            found = await compared(local, lambda fields: asking.ids(model, fields))
+            found = await compared(local, lambda fields: ids(model, fields))
         finally:
             self._comparing.discard(model)
         if isinstance(found, Difference):
@@ -99,9 +103,9 @@ class Proving:
     async def _difference(self, prompt: Prompt) -> Difference | None:
         """Where an engine's tokens of a prompt begin to differ; None where nobody can tell."""
         local = self._local(prompt.model) if self._local is not None else None
-        if local is None or self._asking is None or prompt.fields is None:
+        if local is None or self._ids is None or prompt.fields is None:
             return None
-        theirs = await self._asking.ids(prompt.model, prompt.fields)
+        theirs = await self._ids(prompt.model, prompt.fields)
         if theirs is None:
             return None
         try:

@@ -1,16 +1,16 @@
 """From a prompt to block keys, by the best way that is believed and in time.
 
-Token ids are exact as given. Text is tokenized here where the model's files are at hand, else asked
-of an engine's `/tokenize`; either is cached by content. Where neither serves bytes stand in: their
-keys live in another domain, so they meet our own predictions only and never a decision that counts
-on tokens. Whether the exact ways give what engines compute is looked at all the time (`proving`).
+Token ids are exact as given. Text is tokenized here where the model's files are at hand, else an
+engine is asked: to render the request if it does that, else by `/tokenize`. All of it is cached by
+content. Where nothing serves bytes stand in: their keys live in another domain, so they meet our
+own predictions only and never a decision that counts on tokens. Images and the like are exact where
+an engine said their names and places, else such a prompt is estimated. Whether the exact ways give
+what engines compute is looked at all the time (`proving`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-
-import xxhash
 
 from epp.framework import EndpointId
 from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
@@ -18,9 +18,10 @@ from epp.request.offload import Offload
 from epp.state import blocks
 
 from .asking import Asking, Spawn, Tokenizer
-from .cache import TokenCache
+from .cache import TokenCache, digest_of
 from .comparing import Local
-from .engine import Fields
+from .engine import Answer, Fields
+from .engines import Engines
 from .prefixes import Prefixes
 from .proving import Locals, Proving
 from .standing import Step
@@ -45,6 +46,8 @@ class Tokens:
         self,
         *,
         tokenizer: Tokenizer | None,
+        renderers: Mapping[str, Tokenizer] | None = None,
+        media: bool = False,
         spawn: Spawn,
         offload: Offload,
         clock: Callable[[], float],
@@ -57,7 +60,9 @@ class Tokens:
         max_calls: int = 16,
         call_limit_s: float = 2.0,
     ) -> None:
-        """`local`: who makes tokens here, and the `prefixes` that they share. `shows`: whether
+        """`renderers`: who renders requests, by API; `media`: whether also those with images, which
+        costs whom is asked much work. `max_calls`: at once, of each kind.
+        `local`: who makes tokens here, and the `prefixes` that they share. `shows`: whether
         engines computed them, see `watch`. `naming`: what all of a pool agree on."""
         self._naming = naming
         self._prefixes = prefixes
@@ -66,10 +71,17 @@ class Tokens:
         self.cache = TokenCache(cache_bytes)
         self.counts: Counter[str] = Counter()
         """Prompts by `how` their tokens were found; a bounded set of words."""
-        self._asking: Asking | None = None
-        if tokenizer is not None:
-            self._asking = Asking(
-                tokenizer,
+        self._engines = Engines(
+            tokenizer,
+            renderers or {},
+            media=media,
+            least_bytes=block_tokens,
+            exact=self._exact,
+            offload=offload,
+            clock=clock,
+            cache=self.cache,
+            asking=lambda whom: Asking(
+                whom,
                 spawn=spawn,
                 offload=offload,
                 clock=clock,
@@ -77,9 +89,14 @@ class Tokens:
                 counts=self.counts,
                 max_calls=max_calls,
                 call_limit_s=call_limit_s,
-            )
+            ),
+        )
         self._proving = Proving(
-            local=local, asking=self._asking, shows=shows, spawn=spawn, clock=clock
+            local=local,
+            ids=None if tokenizer is None else self._engines.ids,
+            shows=shows,
+            spawn=spawn,
+            clock=clock,
         )
 
     @property
@@ -89,7 +106,7 @@ class Tokens:
     @property
     def calls(self) -> int:
         """Questions to engines that wait for an answer."""
-        return 0 if self._asking is None else len(self._asking)
+        return len(self._engines)
 
     @property
     def cache_bytes(self) -> int:
@@ -122,14 +139,21 @@ class Tokens:
         """Models whose tokens were found wrong, by the way that is taken for them now."""
         return {step.name.lower(): count for step, count in self._proving.below().items()}
 
-    async def resolve(self, parsed: Parsed, prompt: Prompt, *, wait_s: float) -> Tokenised:
-        """Size and keys of a prompt, after at most about `wait_s`. Raises offload.BusyError."""
+    async def resolve(
+        self, parsed: Parsed, prompt: Prompt, *, wait_s: float, body: bytes = b""
+    ) -> Tokenised:
+        """Size and keys of a prompt, after at most about `wait_s`. Raises offload.BusyError.
+
+        `body`: the request's, for whom is asked to render it; empty where it cannot be read.
+        """
         if isinstance(prompt, TokenPrompt):
+            answer = Answer(prompt.ids, prompt.media)
             found = await self._offload.run(
-                len(prompt.ids), lambda: self._exact(parsed, prompt.ids, prompt.other_tokens)
+                len(prompt.ids), lambda: self._exact(parsed, answer, "given")
             )
+            found = _with(found, prompt.other_tokens)
         else:
-            found = await self._text(parsed, prompt, wait_s)
+            found = await self._text(parsed, prompt, wait_s, body)
         self.counts[found.how] += 1
         return found
 
@@ -140,71 +164,50 @@ class Tokens:
         text = len(prompt.text) + prompt.other_bytes
         return -(-text // blocks.ESTIMATE_BYTES_PER_TOKEN) + prompt.media_tokens
 
-    async def _text(self, parsed: Parsed, prompt: TextPrompt, wait_s: float) -> Tokenised:
-        found, why = await self._exactly(parsed, prompt, wait_s)
+    async def _text(
+        self, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
+    ) -> Tokenised:
+        found, why = await self._exactly(parsed, prompt, wait_s, body)
         if found is None:
             return await self._offload.run(
                 len(prompt.text), lambda: self._estimate(parsed, prompt, why)
             )
-        other = -(-prompt.other_bytes // blocks.ESTIMATE_BYTES_PER_TOKEN)
-        return replace(found, tokens=found.tokens + other)
+        return _with(found, -(-prompt.other_bytes // blocks.ESTIMATE_BYTES_PER_TOKEN))
 
     async def _exactly(
-        self, parsed: Parsed, prompt: TextPrompt, wait_s: float
+        self, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
     ) -> tuple[Tokenised | None, str]:
         """The tokens of a text, or None and why there are none."""
         step = self._proving.step(parsed.model)
         if step is Step.ESTIMATE:
             return None, "no tokenizer" if self._proving.best is step else "tokens differ"
-        fields = prompt.tokenize
         if len(prompt.text) > MAX_TEXT_BYTES:
             return None, "too long"
-        if fields is None:
-            return None, "not tokenizable"
-        digest = _digest(parsed, fields, step)
-        found, why = self.cache.get(digest), ""
-        how = found.how if found is not None else ""
+        if step is Step.LOCAL and prompt.tokenize is not None:
+            found = await self._here(parsed, prompt.tokenize)
+            if found is not None:
+                return found, ""
+        found, fields, why = await self._engines.ask(parsed, prompt, body, wait_s)
         if found is not None:
-            found = replace(found, how="cached")
-        else:
-            if step is Step.LOCAL:
-                found = await self._here(digest, parsed, fields)
-            if found is None:
-                found, why = await self._asked(digest, parsed, prompt, fields, wait_s)
-            how = found.how if found is not None else ""
-        if found is not None:
-            made = Step.LOCAL if how == "local" else Step.ENGINE
-            self.watch.found(parsed.model, made, found.keys, fields)
+            self.watch.found(parsed.model, Step.ENGINE, found.keys, fields)
         return found, why
 
-    async def _here(self, digest: bytes, parsed: Parsed, fields: Fields) -> Tokenised | None:
+    async def _here(self, parsed: Parsed, fields: Fields) -> Tokenised | None:
         """Made from the model's files, where they suffice."""
-        local = self._proving.local(parsed.model)
-        if local is None:
-            return None
-        size = LOCAL_WEIGHT * sum(len(raw) for _, raw in fields)
-        try:
-            found = await self._offload.run(size, lambda: self._local(local, parsed, fields))
-        except UnrenderableError:
-            return None
-        self.cache.put(digest, found)
+        digest = digest_of(parsed, fields, "local")
+        found = self.cache.again(digest)
+        if found is None:
+            local = self._proving.local(parsed.model)
+            if local is None:
+                return None
+            size = LOCAL_WEIGHT * sum(len(raw) for _, raw in fields)
+            try:
+                found = await self._offload.run(size, lambda: self._local(local, parsed, fields))
+            except UnrenderableError:
+                return None
+            self.cache.put(digest, found)
+        self.watch.found(parsed.model, Step.LOCAL, found.keys, fields)
         return found
-
-    async def _asked(
-        self, digest: bytes, parsed: Parsed, prompt: TextPrompt, fields: Fields, wait_s: float
-    ) -> tuple[Tokenised | None, str]:
-        """The engine's, or None and why not."""
-        if self._asking is None:
-            return None, "no tokenizer"
-        if fields[0][0] == "prompt" and len(prompt.text) < self._block_tokens:
-            return None, "too short"
-        return await self._asking.ask(
-            digest,
-            parsed.model,
-            fields,
-            lambda packed: replace(self._exact(parsed, packed, 0), how="engine"),
-            wait_s,
-        )
 
     def _local(self, local: Local, parsed: Parsed, fields: Fields) -> Tokenised:
         seed = self._seed(parsed)
@@ -215,11 +218,11 @@ class Tokens:
         """What tells the block keys of a model, and of a salt, from all others."""
         return blocks.seed_of(parsed.model, salt=parsed.cache_salt, naming=self._naming)
 
-    def _exact(self, parsed: Parsed, packed: bytes, other_tokens: int) -> Tokenised:
+    def _exact(self, parsed: Parsed, answer: Answer, how: str) -> Tokenised:
         seed = self._seed(parsed)
-        head = packed[: 4 * self._block_tokens * MAX_KEYS]
-        keys = blocks.token_keys(head, seed, self._block_tokens)
-        return Tokenised(len(packed) // 4 + other_tokens, True, keys, "given")
+        head = answer.ids[: 4 * self._block_tokens * MAX_KEYS]
+        keys = blocks.token_keys(head, seed, self._block_tokens, answer.media)
+        return Tokenised(len(answer.ids) // 4, True, keys, how)
 
     def _estimate(self, parsed: Parsed, prompt: TextPrompt, why: str) -> Tokenised:
         seed = self._seed(parsed)
@@ -228,13 +231,6 @@ class Tokens:
         return Tokenised(self.size(prompt), False, keys, why)
 
 
-def _digest(parsed: Parsed, fields: Fields, step: Step) -> bytes:
-    """Name of a question by its content; no two contents run into each other."""
-    state = xxhash.xxh3_128()
-    pieces = [step.name.encode(), parsed.model.encode(), parsed.cache_salt.encode()]
-    for name, raw in fields:
-        pieces += [name.encode(), raw]
-    for piece in pieces:
-        state.update(len(piece).to_bytes(8, "little"))
-        state.update(piece)
-    return state.digest()
+def _with(found: Tokenised, other_tokens: int) -> Tokenised:
+    """With the tokens of the other prompts of the same request."""
+    return replace(found, tokens=found.tokens + other_tokens) if other_tokens else found
