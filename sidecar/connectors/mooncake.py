@@ -5,6 +5,8 @@ The engine's id is asked for before each leg. One that was kept would be wrong a
 the prefill pod (fault D11), and nobody would notice until pulls time out.
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from epp.bodies.sharing import Api
@@ -57,7 +59,7 @@ class Mooncake(Plan):
         return params.Transfer(msgspec.json.encode(told), at.host, at.port)
 
     def read(self, answer: bytes, meeting: Meeting) -> params.PrefillAnswer:
-        return params.PrefillAnswer(missing=params.UNPAIRED)
+        return replace(params.read_bare(answer), missing=params.UNPAIRED)
 
     def leg_error(self, body: bytes) -> str | None:
         return params.leg_error(body, _ask_error)

@@ -6,6 +6,7 @@ nothing of the prompt. The room is a name of 63 bits that no other request of th
 has. An engine that runs in decode mode computes no prompts, so what cannot be split fails there.
 """
 
+from dataclasses import replace
 from hashlib import blake2b
 
 import msgspec
@@ -40,7 +41,7 @@ class Sglang(Plan):
         return params.Transfer(self._room(meeting), meeting.target.host, self._ports.bootstrap)
 
     def read(self, answer: bytes, meeting: Meeting) -> params.PrefillAnswer:
-        return params.PrefillAnswer(missing=params.UNPAIRED)
+        return replace(params.read_bare(answer), missing=params.UNPAIRED)
 
     def decode(self, body: Body, api: Api, params: bytes) -> bytes:
         room = Body.read(params)

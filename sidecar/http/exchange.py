@@ -1,5 +1,6 @@
 """What is known about one exchange while it lasts."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 from epp.answers import AnswerMetrics, Meter
@@ -9,6 +10,7 @@ from sidecar.proxy import Ended, Outcome
 
 from . import headers
 from .incoming import Incoming
+from .recounting import Count
 
 
 @lru_cache(maxsize=256)
@@ -29,6 +31,7 @@ class Exchange:
         "hides_usage",
         "outcome",
         "predicted",
+        "recount",
         "status",
     )
 
@@ -43,6 +46,8 @@ class Exchange:
         self.status = 0
         self.hides_usage = False
         """The engine was asked for the usage of a stream whose client did not ask for it."""
+        self.recount: Count | None = None
+        """Tells how much of the prompt was cached where another engine computed it."""
 
     def measured(self, metrics: AnswerMetrics, labels: tuple[str, ...], size: int) -> None:
         """It counts as a request of this many bytes from here on."""
@@ -74,7 +79,7 @@ class Exchange:
         """The exchange is over."""
         usage = self._watch.finish() if self._watch else Usage()
         if self._meter is not None:
-            self._meter.end(now, usage, good=self.outcome is Outcome.OK)
+            self._meter.end(now, self._recounted(usage), good=self.outcome is Outcome.OK)
         return Ended(
             decision_id=self.decision_id,
             outcome=self.outcome,
@@ -85,3 +90,9 @@ class Exchange:
             ttft_s=None if self._first_at is None else self._first_at - self._began,
             duration_s=now - self._began,
         )
+
+    def _recounted(self, usage: Usage) -> Usage:
+        """What the client is told. Reports to the picker hold the engine's own count: they are
+        compared with what was expected of that engine."""
+        cached = None if self.recount is None or usage.cached_tokens is None else self.recount()
+        return usage if cached is None else replace(usage, cached_tokens=cached)

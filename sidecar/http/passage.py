@@ -137,6 +137,7 @@ class Passage:
             content,
             bodiless=self._client.incoming.method == "HEAD",
             hides_usage=exchange.hides_usage,
+            recount=exchange.recount,
             trusted=trusted,
         )
 

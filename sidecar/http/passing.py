@@ -1,7 +1,8 @@
 """The body of an engine's answer as its client gets it: without what is not the client's. Pure.
 
 Bytes pass as they come and nothing is added. Taken out are the parameters of a handoff, and the
-usage of a stream that only we asked for. JSON whose length was announced is held until it is whole
+usage of a stream that only we asked for; another number is put where another engine knows better
+how much was cached (`recounting`). JSON whose length was announced is held until it is whole
 (up to `MAX_HELD`), because its length without the parameters must be announced as well.
 """
 
@@ -10,11 +11,16 @@ from sidecar.transfer.redaction import may_name
 
 from .exchange import is_stream
 from .headers import Content
+from .recounting import Count, Recounted
 from .unasked import WithoutUsage
 
 MAX_HELD = 1 << 20
 """Longest JSON answer whose length is announced anew; a longer one goes out without its length."""
 _BODILESS = {204, 304}
+
+
+def _is_plain(coding: str) -> bool:
+    return coding.strip().lower() in {"", "identity"}
 
 
 class Passing:
@@ -30,6 +36,7 @@ class Passing:
         bodiless: bool,
         hides_usage: bool,
         trusted: bool,
+        recount: Count | None = None,
     ) -> None:
         """`content`: as the answer's head tells it. `bodiless`: the request was HEAD. A `trusted`
         caller gets the parameters, too.
@@ -38,8 +45,11 @@ class Passing:
         self._content = None if trusted else answer_filter(kind, coding)
         if isinstance(self._content, Untouched):
             self._content = None
-        hides = hides_usage and is_stream(kind) and coding.strip().lower() in {"", "identity"}
-        self._usage = WithoutUsage() if hides else None
+        self._usage: WithoutUsage | Recounted | None = None
+        if hides_usage and is_stream(kind) and _is_plain(coding):
+            self._usage = WithoutUsage()
+        elif recount is not None and self._content is not None:
+            self._usage = Recounted(recount, stream=is_stream(kind))
         self._seen = self._passed = 0
         self.length = content.length
         """As it is announced to the client; None when it cannot be known before the end."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from epp.bodies.spans import Body, NotAnObjectError
+from epp.bodies.usage import ResponseWatch
 from epp.errors import BadRequest, EppError
 
 from .redaction import BOOTSTRAP, IN_REQUEST_NAMES, MEDIA_NAME, NAME, JsonFilter, may_name
@@ -167,15 +168,6 @@ class _Params(msgspec.Struct):
     remote_port: int
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
@@ -204,12 +196,14 @@ def _object(body: bytes) -> Body | None:
 
 def _about(content: Body) -> PrefillAnswer:
     """What an answer says of its prompt, as far as it can be read."""
-    usage = _lenient(content.value("usage"), _Usage) or _Usage()
+    watch = ResponseWatch("application/json")
+    watch.feed(content.raw)
+    usage = watch.finish()
     choices = _lenient(content.value("choices"), list[_Choice])
     return PrefillAnswer(
         finish_reason=choices[0].finish_reason if choices else None,
         prompt_tokens=usage.prompt_tokens,
-        cached_tokens=(usage.prompt_tokens_details or _Details()).cached_tokens,
+        cached_tokens=usage.cached_tokens,
     )
 
 

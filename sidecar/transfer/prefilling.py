@@ -41,6 +41,8 @@ class PrefillLeg:
     """Called once, right before a leg goes out that its decode leg must meet."""
     answered_at: float | None = field(default=None, init=False)
     """When the answer's headers came."""
+    cached_tokens: int | None = field(default=None, init=False)
+    """Prompt tokens that the prefill engine had in its cache, where its answer tells."""
     task: "asyncio.Task[PrefillAnswered | PrefillFailed] | None" = field(default=None, init=False)
 
     def cancel(self) -> None:
@@ -134,6 +136,7 @@ class PrefillLeg:
             return PrefillFailed(action.leg, Fault.GARBLED)
         self.answered_at = self.tools.clock()
         found = self.tools.plan.read(await read_whole(answer), meeting)
+        self.cached_tokens = found.cached_tokens
         if found.transfer is not None and points_at_itself(found.transfer.host):
             self.metrics.misaddressed.inc()
             own = self.job.request.at

@@ -679,3 +679,52 @@ def prefilled(**changes: Any) -> bytes:
         **changes,
     }
     return json.dumps({"choices": [], "kv_transfer_params": params}).encode()
+
+
+# --- D14: what it cost ----------------------------------------------------------------------------
+
+
+def usage(cached: int, answered: int) -> bytes:
+    counted = {"prompt_tokens": 100, "completion_tokens": answered}
+    return json.dumps({**counted, "prompt_tokens_details": {"cached_tokens": cached}}).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_D14_cached_tokens_are_the_prefill_engines(stream: bool, tmp_path: Path) -> None:
+    """Protected by `Recounted`. Red when the decode engine's count passes: all of the prompt."""
+    content = b'{"choices":[{"index":0,"text":"a"}],"usage":' + usage(100, 20) + b"}"
+
+    async def decode(talk: Conversation) -> None:
+        if stream:
+            event = b"data: " + content + b"\n\n"
+            await talk.send(SSE)
+            await talk.chunk(event[:70])  # in the midst of the usage
+            await talk.chunk(event[70:] + b"data: [DONE]\n\n")
+            await talk.send(b"0\r\n\r\n")
+        else:
+            await answer(content, fields=JSON)(talk)
+
+    first = prefilled()[:-1] + b',"usage":' + usage(32, 1) + b"}"
+    upstreams = {0: RawUpstream(answer(first, fields=JSON)), -1: RawUpstream(decode)}
+    async with split_pool(tmp_path, upstreams=upstreams) as pool:
+        options = {"include_usage": True} if stream else None
+        status, got = await pool.post(ask(stream=stream, stream_options=options))
+        assert status == 200
+        expected = content.replace(b'"cached_tokens": 100', b'"cached_tokens": 32')
+        assert got == (b"data: " + expected + b"\n\ndata: [DONE]\n\n" if stream else expected)
+
+
+async def test_D14_an_engine_that_computes_all_itself_counts_for_itself(tmp_path: Path) -> None:
+    """Protected by `Handover._send_decode`, which asks for no other count without a transfer.
+
+    Red when the prefill engine's count is taken wherever there was a prefill leg.
+    """
+    content = b'{"choices":[{"index":0,"text":"a"}],"usage":' + usage(64, 20) + b"}"
+    nothing = b'{"choices":[],"usage":' + usage(32, 1) + b"}"
+    upstreams = {
+        0: RawUpstream(answer(nothing, fields=JSON)),
+        -1: RawUpstream(answer(content, fields=JSON)),
+    }
+    async with split_pool(tmp_path, upstreams=upstreams) as pool:
+        assert await pool.post(ask()) == (200, content)
+        await pool.decode.counted({("answered", "no-params"): 1})
