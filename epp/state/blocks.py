@@ -36,7 +36,7 @@ ESTIMATE_BYTES_PER_TOKEN = 4
 """Bytes of text that stand in for one token where there is no tokenizer."""
 
 _ROOT = b"epp own block %d" % SCHEME
-_TEXT = b"epp own block %d of bytes" % SCHEME
+_TEXT = b"epp own block of bytes, scheme 3"
 _pair = Struct("<QQ").pack
 _media = Struct("<QI").pack
 _Blocks = Iterator[tuple[bytes]]
@@ -139,12 +139,13 @@ def more_keys(
 def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> tuple[int, ...]:
     """Keys of text that nobody has tokenized, for predictions only.
 
-    A block is `ESTIMATE_BYTES_PER_TOKEN * block_tokens` bytes. The keys live in a domain of their
-    own: they never meet those of `token_keys`.
+    A block is `ESTIMATE_BYTES_PER_TOKEN * block_tokens` bytes, and its key their hash, seeded with
+    the key before. No engine knows these keys, so that one hash a block is enough. They live in a
+    domain of their own: they never meet those of `token_keys`.
     """
-    root = xxh3_64_intdigest(_TEXT, seed)
+    digest, key = xxh3_64_intdigest, xxh3_64_intdigest(_TEXT, seed)
     size = ESTIMATE_BYTES_PER_TOKEN * _positive(block_tokens)
-    return _chained(_blocks(data, size), root)
+    return tuple([key := digest(block, key) for (block,) in _blocks(data, size)])
 
 
 def local_hash(block: bytes, seed: int, extra: bytes = b"") -> int:
