@@ -87,22 +87,36 @@ FAMILIES = (
 
 
 class Lane:
-    """The metrics of one set of labels. Each is made when there is something to observe."""
+    """The metrics of one set of labels, at hand for whoever observes."""
+
+    __slots__ = (
+        "answer_size",
+        "cached",
+        "duration",
+        "input",
+        "itl",
+        "ntpot",
+        "output",
+        "request_size",
+        "running",
+        "tpot",
+        "ttft",
+        "ttft_streaming",
+    )
 
     def __init__(self, metrics: "AnswerMetrics", labels: tuple[str, ...]) -> None:
-        self._metrics = metrics
-        self._labels = labels
         self.running = metrics.running(labels)
-        self._found: dict[str, Distribution] = {}
-
-    def of(self, family: Family, *more: str) -> Distribution:
-        """`more` are values of labels beside `LABELS`."""
-        name = family.name + more[0] if more else family.name
-        found = self._found.get(name)
-        if found is None:
-            labels = (*self._labels, *more)
-            found = self._found[name] = self._metrics.of(family, labels)
-        return found
+        self.ttft = metrics.of(TTFT, (*labels, "false"))
+        self.ttft_streaming = metrics.of(TTFT, (*labels, "true"))
+        self.tpot = metrics.of(TPOT, labels)
+        self.itl = metrics.of(ITL, labels)
+        self.ntpot = metrics.of(NTPOT, labels)
+        self.duration = metrics.of(DURATION, labels)
+        self.input = metrics.of(INPUT, labels)
+        self.cached = metrics.of(CACHED, labels)
+        self.output = metrics.of(OUTPUT, labels)
+        self.request_size = metrics.of(REQUEST_SIZE, labels)
+        self.answer_size = metrics.of(ANSWER_SIZE, labels)
 
 
 class AnswerMetrics:
@@ -148,11 +162,11 @@ class Meter:
         self._gaps: Distribution | None = None  # None while no stream is known
         self._over = False
         lane.running.value += 1
-        lane.of(REQUEST_SIZE).observe(request_bytes)
+        lane.request_size.observe(request_bytes)
 
     def streams(self) -> None:
         """The answer is good so far, and comes as a stream of events."""
-        self._gaps = self._lane.of(ITL)
+        self._gaps = self._lane.itl
 
     def piece(self, size: int, now: float) -> None:
         """The next bytes of the answer's body."""
@@ -172,29 +186,23 @@ class Meter:
         if not good:
             return
         took = now - self._began
-        self._observe(DURATION, took)
-        self._observe(ANSWER_SIZE, self._bytes)
-        for family, count in (
-            (INPUT, usage.prompt_tokens),
-            (CACHED, usage.cached_tokens),
-            (OUTPUT, usage.completion_tokens),
-        ):
-            if count is not None:
-                self._observe(family, count)
-        if usage.completion_tokens:
-            self._observe(NTPOT, took / usage.completion_tokens)
-        self._first_token(took, usage.completion_tokens or 0)
-
-    def _first_token(self, took: float, tokens: int) -> None:
+        lane, tokens = self._lane, usage.completion_tokens
+        lane.duration.observe(took)
+        lane.answer_size.observe(self._bytes)
+        if usage.prompt_tokens is not None:
+            lane.input.observe(usage.prompt_tokens)
+        if usage.cached_tokens is not None:
+            lane.cached.observe(usage.cached_tokens)
+        if tokens is not None:
+            lane.output.observe(tokens)
+        if tokens:
+            lane.ntpot.observe(took / tokens)
         if self._first is None:
             return
         if self._gaps is None:
-            self._lane.of(TTFT, "false").observe(took)
+            lane.ttft.observe(took)
             return
         ttft = self._first - self._began
-        self._lane.of(TTFT, "true").observe(ttft)
-        if tokens > 1:
-            self._observe(TPOT, (took - ttft) / (tokens - 1))
-
-    def _observe(self, family: Family, value: float) -> None:
-        self._lane.of(family).observe(value)
+        lane.ttft_streaming.observe(ttft)
+        if tokens is not None and tokens > 1:
+            lane.tpot.observe((took - ttft) / (tokens - 1))

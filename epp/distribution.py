@@ -59,9 +59,11 @@ class Distributions:
         return [HistogramMetricFamily(self._name, self._text, labels=self._labels)]
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """What the page shows."""
+        """What the page shows. Labels without a value are not shown: some are made in advance."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for labels, values in self._by_labels.items():
+            if labels and not any(values.counts):
+                continue
             buckets, seen = [], 0
             for edge, count in zip(self._edges, values.counts, strict=True):
                 seen += count

@@ -23,3 +23,16 @@ def test_the_page_is_the_same(values: list[tuple[str, float]]) -> None:
         distributions.of((name,)).observe(value)
         histogram.labels(name).observe(value)
     assert page(ours) == page(theirs)
+
+
+def test_labels_are_shown_once_there_is_a_value_and_what_has_none_always() -> None:
+    registry = CollectorRegistry()
+    plain = Distributions("p", "Of values.", (), bounds=BOUNDS, registry=registry)
+    named = Distributions("d", "Of values.", ("name",), bounds=BOUNDS, registry=registry)
+    plain.of(())
+    named.of(("a",))
+    named.of(("b",)).observe(1)
+    lines = page(registry)
+    assert "p_count 0.0" in lines
+    assert 'd_count{name="b"} 1.0' in lines
+    assert not any('name="a"' in line for line in lines)
