@@ -112,7 +112,7 @@ def test_C18_tiers_without_end_are_refused_and_counted(index: PrefixIndex) -> No
 
 
 def test_C23_ten_thousand_lives_of_pods_leave_nothing_behind() -> None:
-    """`Holders.store` sweeps as it goes, and `KeyTable.thinned` gives the rest back."""
+    """`Holders.tell` sweeps as it goes, and `KeyTable.thinned` gives the rest back."""
     index = PrefixIndex(1000)
     for at in range(10_000):
         index.store(life("pod", at), range(at * 50, at * 50 + 50), ("CPU", GPU)[at % 2])

@@ -379,7 +379,7 @@ def test_C22_only_the_candidates_asked_for_are_found(index: PrefixIndex) -> None
 
 
 def test_C23_endless_blocks_reach_a_plateau_everywhere() -> None:
-    """Limits in `Holders.store`, `PredictedIndex._make_room`, `EngineBlocks._store`."""
+    """Limits in `Holders.tell`, `PredictedIndex._make_room`, `EngineBlocks._store`."""
     index, inc = PrefixIndex(500), life("a")
     predicted = PredictedIndex(500, ttl_s=1e9)
     engine = EngineBlocks("m", max_blocks=500)
@@ -396,7 +396,7 @@ def test_C23_endless_blocks_reach_a_plateau_everywhere() -> None:
 
 
 def test_C23_churning_pods_leave_nothing_behind() -> None:
-    """`Holders.store` sweeps as it goes; `PredictedIndex._clean` does too."""
+    """`Holders.tell` sweeps as it goes; `PredictedIndex._clean` does too."""
     index, predicted = PrefixIndex(1000), PredictedIndex(10_000, ttl_s=1e9)
     for at in range(50):
         inc = life("pod", start_ms=at)
@@ -460,7 +460,7 @@ def test_C25_a_failed_request_leaves_no_prediction() -> None:
 
 
 def test_C26_replicas_that_apply_the_same_stream_agree_with_the_engine() -> None:
-    """`Holders.store` and `remove` pass over what is so already."""
+    """`Holders.tell` passes over what is so already."""
     engine = EngineBlocks("m")
     inc, replicas = life("a"), (PrefixIndex(1000), PrefixIndex(1000))
     held: set[int] = set()

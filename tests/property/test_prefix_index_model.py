@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework import EndpointId, Incarnation, PoolId
-from epp.state.prefix import GPU, PredictedIndex, PrefixIndex
+from epp.state.prefix import GPU, PredictedIndex, PrefixIndex, Told
 from epp.state.prefix.holders import Holders, as_keys
 from epp.state.prefix.index import EVERYBODY
 from epp.state.prefix.stretches import Stretches
@@ -48,22 +48,21 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(inc=lives, keys=some_keys, tier=tiers, packed=st.booleans())
     def store(self, inc: Incarnation, keys: list[int], tier: str, packed: bool) -> None:
         self.real.store(inc, np.array(keys, np.uint64) if packed else keys, tier)
-        if inc in self.forgotten:
-            self.late += len(keys)
-            return
-        held = self.model[self._place(tier, inc)]
-        for key in dict.fromkeys(keys):
-            if key not in held and len(held) < LIMIT:
-                held.add(key)
-            elif key not in held:
-                self.refused += 1
+        self._stored(inc, keys, tier)
 
     @rule(inc=lives, keys=some_keys, tier=tiers, twice=st.booleans())
     def remove(self, inc: Incarnation, keys: list[int], tier: str, twice: bool) -> None:
         for _ in range(1 + twice):
             self.real.remove(inc, keys, tier)
-        if inc not in self.forgotten:
-            self.model[self._place(tier, inc)] -= set(keys)
+        self._removed(inc, keys, tier)
+
+    @rule(tier=tiers, said=st.lists(st.tuples(lives, some_keys, some_keys), max_size=6))
+    def tell(self, tier: str, said: list[tuple[Incarnation, list[int], list[int]]]) -> None:
+        """Many at once are as one after the other, at the limit too."""
+        self.real.tell([Told(*one) for one in said], tier)
+        for inc, removed, stored in said:
+            self._removed(inc, removed, tier)
+            self._stored(inc, stored, tier)
 
     @rule(inc=lives)
     def clear(self, inc: Incarnation) -> None:
@@ -130,6 +129,21 @@ class IndexMachine(RuleBasedStateMachine):
         for tier in TIERS:
             self.model[tier, inc].clear()
 
+    def _stored(self, inc: Incarnation, keys: list[int], tier: str) -> None:
+        if inc in self.forgotten:
+            self.late += len(keys)
+            return
+        held = self.model[self._place(tier, inc)]
+        for key in dict.fromkeys(keys):
+            if key not in held and len(held) < LIMIT:
+                held.add(key)
+            elif key not in held:
+                self.refused += 1
+
+    def _removed(self, inc: Incarnation, keys: list[int], tier: str) -> None:
+        if inc not in self.forgotten:
+            self.model[self._place(tier, inc)] -= set(keys)
+
     def _depths(self, inc: Incarnation, keys: list[int]) -> Counter[str]:
         """Where an engine finds the beginning of a prompt, block by block."""
         found: Counter[str] = Counter()
@@ -161,14 +175,28 @@ class HoldersMachine(RuleBasedStateMachine):
     @rule(first=st.integers(0, 140), count=st.integers(1, 80), start=starts, size=sizes)
     def store(self, first: int, count: int, start: int, size: int) -> None:
         for inc in self.everybody[first : first + count]:
-            self.real.store(inc, range(start, start + size))
+            self.real.tell((Told(inc, stored=range(start, start + size)),))
             self.model[inc] |= set(range(start, start + size))
 
     @rule(first=st.integers(0, 140), count=st.integers(1, 150), start=starts, size=sizes)
     def remove(self, first: int, count: int, start: int, size: int) -> None:
         for inc in self.everybody[first : first + count]:
-            self.real.remove(inc, range(start, start + size))
+            self.real.tell((Told(inc, removed=range(start, start + size)),))
             self.model[inc] -= set(range(start, start + size))
+
+    @rule(
+        said=st.lists(
+            st.tuples(st.integers(0, 149), starts, sizes, starts, sizes), min_size=2, max_size=30
+        )
+    )
+    def many_say_something(self, said: list[tuple[int, int, int, int, int]]) -> None:
+        told = []
+        for at, gone, less, come, more in said:
+            inc, removed = self.everybody[at], range(gone, gone + less)
+            stored = range(come, come + more)
+            told.append(Told(inc, removed, stored))
+            self.model[inc] = self.model[inc].difference(removed).union(stored)
+        self.real.tell(told)
 
     @rule(first=st.integers(0, 149), count=st.integers(1, 50))
     def clear(self, first: int, count: int) -> None:

@@ -1,6 +1,6 @@
 """Who holds which prefix: by the engines' own events, and by our own predictions."""
 
-from .holders import Keys
+from .holders import Keys, Told
 from .index import PrefixIndex, TierDepths
 from .predicted import PredictedIndex
 from .tiers import GPU, Tier, tier_of
@@ -14,5 +14,6 @@ __all__ = [
     "PrefixIndex",
     "Tier",
     "TierDepths",
+    "Told",
     "tier_of",
 ]

@@ -7,6 +7,7 @@ background, and once it has been everywhere the slot is given to somebody else.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,18 +18,30 @@ from epp.state.keys import PackedKeys
 
 from .clearing import Clearing, Stamps
 from .keytable import U32, U64, KeyTable, Lanes
-from .sets import MAX_SLOTS, NOBODY, HolderSets
+from .rounds import rounds
+from .sets import MAX_SLOTS, NOBODY, HolderSets, Slots
 from .walk import Depths, walk
 
 SWEEP_PER_KEY: Final = 8
 """Lanes swept for each key stored or removed, so that churn alone bounds the memory."""
 
+FIRST_SLOTS: Final = 64
+"""Whose keys can be counted at first; twice as many as there is need."""
 LOSE_AT_ONCE: Final = 1024
 """Keys whose holders are counted in one array."""
 _ENOUGH: Final = 1 << 62
 
 Keys = Sequence[int] | U64
 """Of own blocks, in the order of their prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What somebody no longer holds, and then what they hold too."""
+
+    inc: Incarnation
+    removed: Keys = ()
+    stored: Keys = ()
 
 
 class Holders:
@@ -42,8 +55,10 @@ class Holders:
         self._table = KeyTable()
         self._sets = HolderSets()
         self._slots: dict[Incarnation, int] = {}
-        self._counts: list[int] = []
+        self._counts: NDArray[np.int64] = np.zeros(FIRST_SLOTS, np.int64)
         """By slot: its keys."""
+        self._opened = 0
+        """Slots that there are, in use or not."""
         self._free: list[int] = []
         self._retired: list[int] = []
         """Slots that the sweep after this one takes."""
@@ -83,7 +98,7 @@ class Holders:
     @property
     def retired(self) -> int:
         """Pairs that still wait to be swept."""
-        return sum(self._counts[slot] for slot in (*self._retired, *self._swept))
+        return int(self._counts[[*self._retired, *self._swept]].sum())
 
     @property
     def clearing(self) -> bool:
@@ -93,53 +108,93 @@ class Holders:
     @property
     def slots(self) -> int:
         """Slots in use: incarnations that hold keys, and retired ones."""
-        return len(self._counts) - len(self._free)
+        return self._opened - len(self._free)
 
     def blocks(self, inc: Incarnation) -> int:
         slot = self._slots.get(inc)
-        return 0 if slot is None else self._counts[slot]
+        return 0 if slot is None else int(self._counts[slot])
 
-    def store(self, inc: Incarnation, keys: Keys, room: int = _ENOUGH) -> None:
-        """`inc` holds `keys` too. Those beyond `room` that nobody held are refused."""
-        wanted = as_keys(keys)
-        if not len(wanted):
+    def tell(self, told: Sequence[Told], room: int = _ENOUGH) -> None:
+        """Take over what was told, the first first, and of each what was removed first.
+
+        Keys beyond `room` that nobody held are refused. Much at once costs half as much a key.
+        """
+        self.sweep(SWEEP_PER_KEY * sum(len(one.removed) + len(one.stored) for one in told))
+        lists = list(self._lists(told))
+        if not lists:
             return
-        self.sweep(SWEEP_PER_KEY * len(wanted))
-        slot = self._slots.get(inc)
-        if slot is None:
-            slot = self._open(inc)
+        most = len(self._table) + max(0, room)
+        news = sum(len(keys) for _, keys, there in lists if there)
+        fullest = max(int(self._counts[slot]) for slot, _, _ in lists)
+        if fullest + news <= self._limit:
+            self._change(lists, most)
+            return
+        for one in lists:
+            self._change([one], most, self._limit)
+
+    def _lists(self, told: Sequence[Told]) -> Iterator[tuple[int, U64, bool]]:
+        """Of each list its slot, its keys, and whether they are there now; no empty ones."""
+        for one in told:
+            slot = self._slots.get(one.inc)
+            if slot is not None and len(one.removed):
+                yield slot, as_keys(one.removed), False
+            if not len(one.stored):
+                continue
             if slot is None:
-                self.refused += len(wanted)
-                return
-        wanted = _distinct(wanted)
-        lanes = self._table.find(wanted)
-        news: Mask = np.ones(len(wanted), np.bool_)
+                slot = self._open(one.inc)
+            if slot is None:
+                self.refused += len(one.stored)
+            else:
+                yield slot, as_keys(one.stored), True
+
+    def _change(
+        self, lists: Sequence[tuple[int, U64, bool]], most: int, limit: int | None = None
+    ) -> None:
+        """`most`: keys that there may be. With `limit`, of one list: that its slot may have."""
+        of_list = [len(keys) for _, keys, _ in lists]
+        keys = lists[0][1] if len(lists) == 1 else np.concatenate([keys for _, keys, _ in lists])
+        number = np.arange(len(lists)).repeat(of_list)
+        slots = np.array([slot for slot, _, _ in lists], np.uint16)[number]
+        there = np.array([there for _, _, there in lists], np.bool_)[number]
+        for some in rounds(keys, number):
+            left = None if limit is None else limit - int(self._counts[slots[0]])
+            self._take_over(keys[some], slots[some], there[some], most, left)
+
+    def _take_over(self, keys: U64, slots: Slots, there: Mask, most: int, left: int | None) -> None:
+        """One key after the other, each another one, is there now for its slot or is not. `left`:
+        so many more at most."""
+        lanes = self._table.find(keys)
         known = (lanes >= 0).nonzero()[0]
-        news[known] = ~self._sets.has(self._table.refs[lanes[known]], slot)
-        left = self._limit - self._counts[slot]
-        if left < len(wanted):
+        held: Mask = np.zeros(len(keys), np.bool_)
+        held[known] = self._sets.has(self._table.refs[lanes[known]], slots[known])
+        gone = (held & ~there).nonzero()[0]
+        if len(gone):
+            self._take(slots[gone], lanes[gone])
+        told = lanes[known[there[known]]]
+        self._table.stamps[told] = self._stamps.told_again(self._table.stamps[told])
+        news = there & ~held
+        if left is not None:
             over = news & (news.cumsum() > left)
             self.refused += int(np.count_nonzero(over))
             news &= ~over
-        joined = lanes[news & (lanes >= 0)]
-        self._table.refs[joined] = self._sets.plus(self._table.refs[joined], slot)
-        told = lanes[known]
-        self._table.stamps[told] = self._stamps.told_again(self._table.stamps[told])
-        made = wanted[news & (lanes < 0)]
-        placed = self._table.add(made[: max(0, room)], slot, self._stamps.told)
-        self.refused += len(made) - placed
-        self._counts[slot] += len(joined) + placed
+        joined = known[news[known]]
+        if len(joined):
+            refs = self._table.refs[lanes[joined]]
+            self._table.refs[lanes[joined]] = self._sets.plus(refs, slots[joined])
+            self._count(slots[joined], 1)
+            news[joined] = False
+        made = news.nonzero()[0]
+        if len(made):
+            self._make(keys[made], slots[made], most)
 
-    def remove(self, inc: Incarnation, keys: Keys) -> None:
-        """`inc` no longer holds `keys`; those that it didn't are passed over."""
-        wanted = as_keys(keys)
-        slot = self._slots.get(inc)
-        if slot is None or not len(wanted):
-            return
-        self.sweep(SWEEP_PER_KEY * len(wanted))
-        lanes = self._table.find(_distinct(wanted))
-        lanes = lanes[lanes >= 0]
-        self._take(slot, lanes[self._sets.has(self._table.refs[lanes], slot)])
+    def _make(self, keys: U64, slots: Slots, most: int) -> None:
+        """Put in keys that nobody holds."""
+        room = most - len(self._table)
+        placed = self._table.add(keys[:room], slots[:room].astype(np.uint32), self._stamps.told)
+        if placed < len(keys):
+            self.refused += len(keys) - placed
+            slots = slots[self._table.find(keys) >= 0]
+        self._count(slots, 1)
 
     def clear(self, inc: Incarnation) -> None:
         """`inc` holds nothing. The cost doesn't depend on how much it held."""
@@ -177,9 +232,10 @@ class Holders:
         dirty = lanes[self._sets.has_any(self._table.refs[lanes], self._marks)]
         taken = 0
         for slot in self._swept if len(dirty) else ():
-            mine = dirty[self._sets.has(self._table.refs[dirty], slot)]
+            every = np.full(len(dirty), slot, np.uint16)
+            mine = dirty[self._sets.has(self._table.refs[dirty], every)]
             taken += len(mine)
-            self._take(slot, mine)
+            self._take(every[: len(mine)], mine)
             dirty = dirty[self._table.refs[dirty] != NOBODY]
         self._lane = stop
         if stop == self._table.lanes:
@@ -219,25 +275,30 @@ class Holders:
             marks = np.zeros((len(some), self._sets.width), np.bool_)
             self._sets.mark(refs, np.arange(len(some)), marks)
             counts = marks.sum(axis=0)
-            for slot in counts.nonzero()[0].tolist():
-                self._counts[slot] -= int(counts[slot])
+            slots = counts.nonzero()[0]
+            self._counts[slots] -= counts[slots]
             self._sets.drop(refs)
             self._table.drop(some)
 
-    def _take(self, slot: int, lanes: Lanes) -> None:
-        """Take `slot` from these keys, which it holds."""
-        refs: U32 = self._sets.minus(self._table.refs[lanes], slot)
+    def _take(self, slots: Slots, lanes: Lanes) -> None:
+        """Take a slot from each of these keys, which it holds."""
+        refs: U32 = self._sets.minus(self._table.refs[lanes], slots)
         self._table.refs[lanes] = refs
         self._table.drop(lanes[refs == NOBODY])
-        self._counts[slot] -= len(lanes)
+        self._count(slots, -1)
+
+    def _count(self, slots: Slots, by: int) -> None:
+        self._counts += by * np.bincount(slots, minlength=len(self._counts))
 
     def _open(self, inc: Incarnation) -> int | None:
         if self._free:
             slot = self._free.pop()
-        elif len(self._counts) < MAX_SLOTS:
-            slot = len(self._counts)
-            self._counts.append(0)
+        elif self._opened < MAX_SLOTS:
+            slot = self._opened
+            self._opened += 1
             self._sets.admit(slot)
+            if slot == len(self._counts):
+                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
         else:
             return None
         self._slots[inc] = slot
@@ -269,11 +330,3 @@ def as_keys(keys: Keys) -> U64:
     if isinstance(keys, PackedKeys):
         return np.frombuffer(keys.packed, "<u8")
     return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.uint64, len(keys))
-
-
-def _distinct(keys: U64) -> U64:
-    """Each once, in the order in which they came."""
-    order = keys.argsort(kind="stable")
-    ordered = keys[order]
-    again = (ordered[1:] == ordered[:-1]).nonzero()[0]
-    return keys if not len(again) else np.delete(keys, order[again + 1])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.blocks import OWN_BLOCK_TOKENS
 
-from .holders import Holders, Keys, as_keys
+from .holders import Holders, Keys, Told, as_keys
 from .keytable import U64
 from .tiers import GPU, MAX_TIERS, tier_of
 from .walk import Depths
@@ -121,21 +121,25 @@ class PrefixIndex:
 
     def store(self, inc: Incarnation, keys: Keys, tier: str = GPU) -> None:
         """`inc` holds `keys` too."""
-        if inc in self._forgotten:
-            self.late += len(keys)
-            return
-        holders = self._gpu if tier == GPU else self._open(tier)
-        if holders is None:
-            self.refused_tiers += len(keys)
-        else:
-            self._make_room(EVICT_PER_KEY * len(keys))
-            holders.store(_holder(inc, tier), keys, self._max_keys - len(self))
+        self.tell((Told(inc, stored=keys),), tier)
 
     def remove(self, inc: Incarnation, keys: Keys, tier: str = GPU) -> None:
         """`inc` no longer holds `keys` there; those that it didn't are passed over."""
-        holders = self._gpu if tier == GPU else self._slower.get(tier)
-        if holders is not None and inc not in self._forgotten:
-            holders.remove(_holder(inc, tier), keys)
+        self.tell((Told(inc, removed=keys),), tier)
+
+    def tell(self, told: Sequence[Told], tier: str = GPU) -> None:
+        """Take over what each said of one tier, the first first, as `remove` and `store` would."""
+        welcome = [one for one in told if one.inc not in self._forgotten]
+        self.late += sum(len(one.stored) for one in told if one.inc in self._forgotten)
+        news = sum(len(one.stored) for one in welcome)
+        holders = self._gpu if tier == GPU else self._open(tier) if news else self._slower.get(tier)
+        if holders is None:
+            self.refused_tiers += news
+            return
+        self._make_room(EVICT_PER_KEY * news)
+        if tier_of(tier).shared:
+            welcome = [Told(EVERYBODY, one.removed, one.stored) for one in welcome]
+        holders.tell(welcome, self._max_keys - len(self))
 
     def clear(self, inc: Incarnation) -> None:
         """`inc` holds nothing of its own on any tier. The cost doesn't depend on how much it held.

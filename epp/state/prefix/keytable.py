@@ -93,23 +93,28 @@ class KeyTable:
             batch = missing
         return where
 
-    def add(self, keys: U64, ref: int, stamp: np.uint16 = _UNTIMED) -> int:
-        """Put in keys that are not there, no two of them the same; returns how many had a place."""
+    def add(self, keys: U64, refs: U32, stamp: np.uint16 = _UNTIMED) -> int:
+        """Put in keys that are not there, no two of them the same, each with its reference;
+        returns how many had a place."""
         while self._split or self._size + len(keys) > FULL * self._level * LANES:
             level = self._level
             self._split_some(SPLITS * len(keys))
             if self._level == level:
                 break
         before = self._size
-        waiting = _named(keys)
-        while len(waiting):
+        keys = _named(keys)
+        while len(keys):
             some = max(SMALLEST, self.lanes // 32)
-            left = self._place(waiting[:some], ref, stamp)
-            if len(left) == len(waiting[:some]):
+            left = self._place(keys[:some], refs[:some], stamp)
+            if len(left) == len(keys[:some]):
                 if self._size < THIN * self.lanes:
                     break
                 self._split_some(self._level // 32)
-            waiting = np.concatenate((left, waiting[some:])) if len(left) else waiting[some:]
+            if not len(left):
+                keys, refs = keys[some:], refs[some:]
+                continue
+            keys = np.concatenate((keys[left], keys[some:]))
+            refs = np.concatenate((refs[left], refs[some:]))
         return self._size - before
 
     def drop(self, lanes: Lanes) -> None:
@@ -127,10 +132,9 @@ class KeyTable:
             return self
         other = KeyTable()
         lanes = self.used(0, self.lanes)
-        refs, stamps, keys = self.refs[lanes], self.stamps[lanes], self._keys[lanes]
-        other.add(keys, 0)
-        places = other.find(keys)
-        other.refs[places], other.stamps[places] = refs, stamps
+        stamps, keys = self.stamps[lanes], self._keys[lanes]
+        other.add(keys, self.refs[lanes])
+        other.stamps[other.find(keys)] = stamps
         return other
 
     # Mechanics
@@ -156,26 +160,26 @@ class KeyTable:
             where[strange] = -1
         return where, missing
 
-    def _place(self, keys: U64, ref: int, stamp: np.uint16) -> U64:
-        """Put in as many as find an empty lane at once; returns the others."""
+    def _place(self, keys: U64, refs: U32, stamp: np.uint16) -> Lanes:
+        """Put in as many as find an empty lane at once; returns the places of the others."""
         rows = self._keys.reshape(-1, LANES)
         first, second = self._homes(keys)
         fill, other = ((rows.take(of, axis=0) != 0).sum(axis=1) for of in (first, second))
         bucket = np.where((fill >= NEARLY_FULL) & (other < fill), second, first)
         order = bucket.argsort(kind="stable")
-        keys, bucket = keys[order], bucket[order]
+        bucket = bucket[order]
         count = np.arange(len(keys))
         begins = np.concatenate(([True], bucket[1:] != bucket[:-1]))
         rank = count - np.maximum.accumulate(np.where(begins, count, 0))
         empty = rows.take(bucket, axis=0) == 0
         mine = empty & (empty.cumsum(axis=1) == rank[:, None] + 1)
         of, lane = mine.nonzero()
-        where = (bucket[of] << 3) + lane
-        self._keys[where] = keys[of]
-        self.refs[where] = ref
+        where, placed = (bucket[of] << 3) + lane, order[of]
+        self._keys[where] = keys[placed]
+        self.refs[where] = refs[placed]
         self.stamps[where] = stamp
         self._size += len(of)
-        return np.delete(keys, of)
+        return np.delete(order, of) if len(of) < len(keys) else order[:0]
 
     def _split_some(self, count: int) -> None:
         """Split the next buckets of this round."""

@@ -29,6 +29,8 @@ BITS: Final = 15
 ROW_BITS: Final = 28
 ROW: Final = (1 << ROW_BITS) - 1
 WORD: Final = 64
+_SLOT_BITS: Final = np.uint64(16)
+_ONE: Final = np.uint64(1)
 
 Slots = NDArray[np.uint16]
 Places = NDArray[np.intp]
@@ -72,15 +74,16 @@ class HolderSets:
         """The holders in rows of bits."""
         return self._bits.cells.take(rows, axis=0)
 
-    def has(self, refs: U32, slot: int) -> Mask:
-        """Where `slot` is among the holders."""
-        found: Mask = refs == slot
+    def has(self, refs: U32, slots: Slots) -> Mask:
+        """Where the slot of the same place is among the holders."""
+        found: Mask = refs == slots
         for kind, places, rows in self._parts(refs):
+            mine = slots[places]
             if kind == BITS:
-                words = self._bits.cells[rows, slot // WORD]
-                found[places] = words & _bit(slot) != 0
+                words = self._bits.cells[rows, mine // WORD]
+                found[places] = words & _bits(mine) != 0
             else:
-                found[places] = (self._held(kind, rows) == slot).any(axis=1)
+                found[places] = (self._held(kind, rows) == mine[:, None]).any(axis=1)
         return found
 
     def has_any(self, refs: U32, slots: Mask) -> Mask:
@@ -110,40 +113,42 @@ class HolderSets:
 
     # Changing
 
-    def plus(self, refs: U32, slot: int) -> U32:
-        """References of the same holders and `slot`, which is none of them, in place of these."""
-        groups, of, uses = _grouped(refs)
+    def plus(self, refs: U32, slots: Slots) -> U32:
+        """References of the same holders and one slot more each, in place of these."""
+        groups, more, of, uses = _grouped(refs, slots)
         made = groups.copy()
         alone = (groups <= PAD).nonzero()[0]
         if len(alone):
             pair = np.empty((len(alone), 2), np.uint16)
-            pair[:, 0], pair[:, 1] = groups[alone], slot
+            pair[:, 0], pair[:, 1] = groups[alone], more[alone]
             made[alone] = self._list(1, pair, uses[alone])
         for kind, places, rows in self._parts(groups):
+            new = more[places]
             if kind == BITS:
                 words = self.bits(rows)
-                words[:, slot // WORD] |= _bit(slot)
+                words[np.arange(len(rows)), new // WORD] |= _bits(new)
                 made[places] = self._row(words, uses[places])
                 continue
             held = self._held(kind, rows)
             count = (held != PAD).sum(axis=1)
             full = count == held.shape[1]
             room = (~full).nonzero()[0]
-            held[room, count[room]] = slot
+            held[room, count[room]] = new[room]
             made[places[room]] = self._list(kind, held[room], uses[places[room]])
             if full.any():
-                made[places[full]] = self._raised(kind, held[full], slot, uses[places[full]])
+                made[places[full]] = self._raised(kind, held[full], new[full], uses[places[full]])
         self._leave(groups, uses)
         return made[of]
 
-    def minus(self, refs: U32, slot: int) -> U32:
-        """The same without `slot`, which is one of the holders of each; NOBODY without others."""
-        groups, of, uses = _grouped(refs)
+    def minus(self, refs: U32, slots: Slots) -> U32:
+        """The same without one slot each, which is a holder; NOBODY without others."""
+        groups, less, of, uses = _grouped(refs, slots)
         made = np.full(len(groups), NOBODY)
         for kind, places, rows in self._parts(groups):
+            old, every = less[places], np.arange(len(rows))
             if kind == BITS:
                 words = self.bits(rows)
-                words[:, slot // WORD] &= ~_bit(slot)
+                words[every, old // WORD] &= ~_bits(old)
                 few = np.bitwise_count(words).sum(axis=1) <= self._words
                 made[places[~few]] = self._row(words[~few], uses[places[~few]])
                 if few.any():
@@ -151,9 +156,8 @@ class HolderSets:
                     made[places[few]] = self._smallest(held, uses[places[few]])
                 continue
             held = self._held(kind, rows)
-            every = np.arange(len(rows))
             last = (held != PAD).sum(axis=1) - 1
-            held[every, (held == slot).argmax(axis=1)] = held[every, last]
+            held[every, (held == old[:, None]).argmax(axis=1)] = held[every, last]
             held[every, last] = PAD
             few = last <= max(1, held.shape[1] // 4)
             made[places[~few]] = self._list(kind, held[~few], uses[places[~few]])
@@ -166,8 +170,7 @@ class HolderSets:
 
     def drop(self, refs: U32) -> None:
         """Nobody asks for these references any more."""
-        groups, _, uses = _grouped(refs)
-        self._leave(groups, uses)
+        self._leave(*np.unique(refs, return_counts=True))
 
     # Mechanics
 
@@ -194,22 +197,26 @@ class HolderSets:
         return _refs(BITS, self._bits.take(words, uses))
 
     def _leave(self, groups: U32, uses: Counts) -> None:
+        """So many users of each, of which the same ones stand together, use it no more."""
+        begins = np.concatenate(([True], groups[1:] != groups[:-1]))
+        if not begins.all():
+            first = begins.nonzero()[0]
+            groups, uses = groups[first], np.add.reduceat(uses, first)
         for kind, places, rows in self._parts(groups):
             pool = self._bits if kind == BITS else self._lists[kind]
             pool.leave(rows, uses[places])
 
-    def _raised(self, kind: int, held: Slots, slot: int, uses: Counts) -> U32:
-        """Of full lists of that kind, with one holder more, the next larger ones."""
+    def _raised(self, kind: int, held: Slots, more: Slots, uses: Counts) -> U32:
+        """Of full lists of that kind, with one holder more each, the next larger ones."""
         every = np.arange(len(held))
         if 8 * self._words > 4 << kind:
             wider = np.full((len(held), 2 << kind), PAD)
             wider[:, : held.shape[1]] = held
-            wider[:, held.shape[1]] = slot
+            wider[:, held.shape[1]] = more
             return self._list(kind + 1, wider, uses)
         words = np.zeros((len(held), self._words), np.uint64)
-        for column in held.T:
-            words[every, column // WORD] |= np.uint64(1) << (column % WORD).astype(np.uint64)
-        words[:, slot // WORD] |= _bit(slot)
+        for column in (*held.T, more):
+            words[every, column // WORD] |= _bits(column)
         return self._row(words, uses)
 
     def _smallest(self, held: Slots, uses: Counts) -> U32:
@@ -222,19 +229,23 @@ class HolderSets:
         return made
 
 
-def _grouped(refs: U32) -> tuple[U32, Places, Counts]:
-    """The different ones, for each its place among those, and how many of each there are."""
-    if len(refs) and (refs == refs[0]).all():
-        return refs[:1], np.zeros(len(refs), np.intp), np.array([len(refs)])
-    return np.unique(refs, return_inverse=True, return_counts=True)
+def _grouped(refs: U32, slots: Slots) -> tuple[U32, Slots, Places, Counts]:
+    """The different pairs, for each place that of its pair among those, and how many of each there
+    are. Pairs of the same reference stand together."""
+    if len(refs) and (refs == refs[0]).all() and (slots == slots[0]).all():
+        return refs[:1], slots[:1], np.zeros(len(refs), np.intp), np.array([len(refs)])
+    pairs = refs.astype(np.uint64) << _SLOT_BITS | slots
+    groups, of, uses = np.unique(pairs, return_inverse=True, return_counts=True)
+    return (groups >> _SLOT_BITS).astype(np.uint32), groups.astype(np.uint16), of, uses
 
 
 def _refs(kind: int, rows: Rows) -> U32:
     return rows.astype(np.uint32) | np.uint32(kind << ROW_BITS)
 
 
-def _bit(slot: int) -> np.uint64:
-    return np.uint64(1 << slot % WORD)
+def _bits(slots: Slots) -> U64:
+    """The bit of each in its word."""
+    return _ONE << (slots % WORD).astype(np.uint64)
 
 
 def _slots_of(words: U64, width: int) -> Slots:
