@@ -111,9 +111,13 @@ def packed_ids(ids: Sequence[object]) -> bytes:
 
 def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
     """What is to be scored, and how many prompts the request has."""
-    prompt = _prompt.decode(request.prompt)
+    written = bytes(request.prompt)
+    text = _unescaped(written)
+    if text is not None:
+        return TextPrompt(text, _tokenize(request, written)), 1
+    prompt = _prompt.decode(written)
     if isinstance(prompt, str):
-        return _text_prompt(request, [prompt], request.prompt), 1
+        return TextPrompt(prompt.encode(), _tokenize(request, written)), 1
     if not prompt:
         raise TypeError("no prompt")
     if isinstance(prompt[0], int):
@@ -125,21 +129,26 @@ def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
     texts = [text for text in prompt if isinstance(text, str)]
     if len(texts) < len(prompt):
         raise TypeError("prompts of several kinds")
-    return _text_prompt(request, texts), len(texts)
-
-
-def _text_prompt(
-    request: _Completion, texts: Sequence[str], written: msgspec.Raw = ABSENT
-) -> TextPrompt:
-    """`written`: the one text as it stands in the body."""
     encoded = [text.encode() for text in texts]
     longest = max(encoded, key=len)
-    tokenize = None
-    if not given(request.truncate_prompt_tokens):
-        asis = written is not ABSENT
-        raw = bytes(written) if asis else msgspec.json.encode(longest.decode())
-        tokenize = (("prompt", raw), *present(request, ("add_special_tokens",)))
-    return TextPrompt(longest, tokenize, other_bytes=sum(map(len, encoded)) - len(longest))
+    tokenize = _tokenize(request, msgspec.json.encode(longest.decode()))
+    other_bytes = sum(map(len, encoded)) - len(longest)
+    return TextPrompt(longest, tokenize, other_bytes=other_bytes), len(texts)
+
+
+def _unescaped(written: bytes) -> bytes | None:
+    """The text of a JSON string without escapes, which needs no second reading; None for any other
+    value."""
+    if written.startswith(b'"') and b"\\" not in written and written.isascii():
+        return written[1:-1]
+    return None
+
+
+def _tokenize(request: _Completion, written: bytes) -> tuple[tuple[str, bytes], ...] | None:
+    """See `TextPrompt.tokenize`. `written`: the prompt as JSON."""
+    if given(request.truncate_prompt_tokens):
+        return None
+    return (("prompt", written), *present(request, ("add_special_tokens",)))
 
 
 def _chat_prompt(request: _Chat) -> Prompt:
