@@ -1,15 +1,17 @@
 """Request bodies of the engine's HTTP API: bytes in, a checked `Ask` out. Pure.
 
-Unknown fields are ignored and errors have the shape and status that vLLM gives them.
+Here are OpenAI's completions and chats, and what all APIs share. Unknown fields are ignored and
+errors have the shape and status that vLLM gives them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from epp.bodies.sharing import Api
 from epp.errors import EppError
 from epp.sim import meetings
 from epp.sim.hashing import NO_NAMESPACE, Namespace
@@ -22,6 +24,8 @@ MAX_PROMPTS = 64
 MAX_CHOICES = 16
 """Answers to each prompt."""
 DEFAULT_COMPLETION_TOKENS = 16
+_TEXTS = frozenset({"text", "input_text", "output_text"})
+"""Types of content parts that are text."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,24 +57,17 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = False
 
 
-class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that both kinds of requests have."""
+class Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that requests of every API have."""
 
     model: str | None = None
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = 1
-    max_tokens: Positive | None = None
-    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = 0
-    ignore_eos: bool | None = False
     cache_salt: str | None = None
-    return_token_ids: bool | None = False
     kv_transfer_params: dict[str, object] | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
     bootstrap_host: str | None = None
     bootstrap_port: int | None = None
     bootstrap_room: int | None = None
-    cache_hit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     @property
     def room(self) -> meetings.Room | None:
@@ -86,7 +83,35 @@ class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_transfer_params or (self.vllm_xargs or {}).get("kv_transfer_params")
 
 
-class CompletionBody(_Sampling, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer is sampled, where an API lets a client say so."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = 1
+    max_tokens: Positive | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = 0
+    ignore_eos: bool | None = False
+
+
+class _OpenAi(Wire, frozen=True, kw_only=True):
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = 1
+    max_tokens: Positive | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = 0
+    ignore_eos: bool | None = False
+    return_token_ids: bool | None = False
+    cache_hit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+    def sampling(self, max_tokens: int | None) -> Sampling:
+        """`max_tokens`: the limit that counts."""
+        return Sampling(
+            n=self.n,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class CompletionBody(_OpenAi, frozen=True, kw_only=True):
     prompt: str | list[str | TokenId | list[TokenId]]
 
 
@@ -95,7 +120,7 @@ class Message(msgspec.Struct, frozen=True):
     content: str | list[dict[str, object]] | None = None
 
 
-class ChatBody(_Sampling, frozen=True, kw_only=True):
+class ChatBody(_OpenAi, frozen=True, kw_only=True):
     messages: list[Message]
     max_completion_tokens: Positive | None = None
     tools: list[dict[str, object]] | None = None
@@ -114,7 +139,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 class Ask:
     """One checked request."""
 
-    chat: bool
+    api: Api
     model: str
     prompts: tuple[list[int], ...]
     choices: int
@@ -124,8 +149,8 @@ class Ask:
     ends_by_itself: bool
     namespace: Namespace
     stream: bool
-    include_usage: bool
-    return_token_ids: bool
+    include_usage: bool = False
+    return_token_ids: bool = False
     transfer: Transfer = NO_TRANSFER
     least_cached: float = 0.0
     """Share of the prompt that must be cached, or the engine refuses to compute it."""
@@ -133,23 +158,25 @@ class Ask:
 
 def parse_completion(body: bytes, settings: EngineSettings) -> Ask:
     """Read a body of `/v1/completions`. Raises ApiError."""
-    wire = _decoded(body, CompletionBody)
-    return _ask(wire, settings, _prompts(wire.prompt), wire.max_tokens or DEFAULT_COMPLETION_TOKENS)
+    wire = decoded(body, CompletionBody)
+    limit = wire.max_tokens or DEFAULT_COMPLETION_TOKENS
+    return _openai(Api.COMPLETIONS, wire, settings, _prompts(wire.prompt), limit)
 
 
 def parse_chat(body: bytes, settings: EngineSettings) -> Ask:
     """Read a body of `/v1/chat/completions`. Raises ApiError."""
-    wire = _decoded(body, ChatBody)
+    wire = decoded(body, ChatBody)
     if not wire.messages:
         raise bad_request("messages must not be empty", "messages")
     prompt = _chat_tokens(wire)
-    return _ask(wire, settings, (prompt,), wire.max_completion_tokens or wire.max_tokens, chat=True)
+    limit = wire.max_completion_tokens or wire.max_tokens
+    return _openai(Api.CHAT, wire, settings, (prompt,), limit)
 
 
 def offered_to(body: bytes) -> PullAsk | None:
     """Blocks elsewhere that a refused request would have pulled: nobody else will read them."""
     try:
-        wire = msgspec.json.decode(body, type=_Sampling)
+        wire = msgspec.json.decode(body, type=Wire)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return read_params(wire.transfer_params).pull
@@ -157,7 +184,7 @@ def offered_to(body: bytes) -> PullAsk | None:
 
 def tokenize(body: bytes, settings: EngineSettings) -> bytes:
     """Answer of `/tokenize` to a prompt or to messages. Raises ApiError."""
-    wire = _decoded(body, TokenizeBody)
+    wire = decoded(body, TokenizeBody)
     _served(wire.model, settings)
     if (wire.prompt is None) == (not wire.messages):
         raise bad_request("give either prompt or messages")
@@ -172,48 +199,58 @@ def natural_tokens(prompt: list[int], room: int) -> int:
     return min(room, 16 + xxh3_64_intdigest(msgspec.msgpack.encode(prompt)) % 128)
 
 
-def _ask(
+def _openai(
+    api: Api,
     wire: CompletionBody | ChatBody,
     settings: EngineSettings,
     prompts: tuple[list[int], ...],
     max_tokens: int | None,
-    *,
-    chat: bool = False,
 ) -> Ask:
-    model, lora = _served(wire.model, settings)
-    stream = bool(wire.stream)
-    if wire.stream_options is not None and not stream:
-        raise bad_request("Stream options can only be defined when `stream=True`.")
-    least = wire.min_tokens or 0
-    if max_tokens is not None and least > max_tokens:
-        raise bad_request(
-            f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {least}."
-        )
     options = wire.stream_options
-    ends_by_itself = max_tokens is None and not wire.ignore_eos
-    transfer = _transfer(wire, settings)
-    limits = tuple(_limit(p, settings, max_tokens, least, ends_by_itself) for p in prompts)
-    if settings.kv_connector == "sglang" and transfer.offer:
-        limits = (1,) * len(limits)  # in prefill mode an engine stops there, whatever is asked for
-    return Ask(
-        chat=chat,
-        model=model,
-        prompts=prompts,
-        choices=wire.n or 1,
-        limits=limits,
-        ends_by_itself=ends_by_itself,
-        namespace=Namespace(lora, wire.cache_salt or "")
-        if lora or wire.cache_salt
-        else NO_NAMESPACE,
-        stream=stream,
+    if options is not None and not wire.stream:
+        raise bad_request("Stream options can only be defined when `stream=True`.")
+    return replace(
+        ask_of(api, wire, settings, prompts, wire.sampling(max_tokens)),
         include_usage=bool(options and options.include_usage),
         return_token_ids=bool(wire.return_token_ids),
-        transfer=transfer,
         least_cached=wire.cache_hit_threshold or 0.0,
     )
 
 
-def _transfer(wire: _Sampling, settings: EngineSettings) -> Transfer:
+def ask_of(
+    api: Api,
+    wire: Wire,
+    settings: EngineSettings,
+    prompts: tuple[list[int], ...],
+    sampling: Sampling,
+) -> Ask:
+    """What an API has in common with the others. Raises ApiError."""
+    model, lora = _served(wire.model, settings)
+    least, most = sampling.min_tokens or 0, sampling.max_tokens
+    if most is not None and least > most:
+        raise bad_request(
+            f"min_tokens must be less than or equal to max_tokens={most}, got {least}."
+        )
+    ends_by_itself = most is None and not sampling.ignore_eos
+    transfer = _transfer(wire, settings)
+    limits = tuple(_limit(p, settings, most, least, ends_by_itself) for p in prompts)
+    if settings.kv_connector == "sglang" and transfer.offer:
+        limits = (1,) * len(limits)  # in prefill mode an engine stops there, whatever is asked for
+    salted = bool(lora or wire.cache_salt)
+    return Ask(
+        api=api,
+        model=model,
+        prompts=prompts,
+        choices=sampling.n or 1,
+        limits=limits,
+        ends_by_itself=ends_by_itself,
+        namespace=Namespace(lora, wire.cache_salt or "") if salted else NO_NAMESPACE,
+        stream=bool(wire.stream),
+        transfer=transfer,
+    )
+
+
+def _transfer(wire: Wire, settings: EngineSettings) -> Transfer:
     """What the engine's connector makes of a request."""
     role = settings.kv_role
     if role is None:
@@ -270,19 +307,19 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[int], ...]
 
 
 def _chat_tokens(wire: ChatBody | TokenizeBody) -> list[int]:
-    messages = [(message.role, _text(message)) for message in wire.messages or ()]
+    messages = [(message.role, text_of(message.content)) for message in wire.messages or ()]
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
     return render_chat(messages, tools=tools, add_generation_prompt=wire.add_generation_prompt)
 
 
-def _text(message: Message) -> str:
-    content = message.content
+def text_of(content: str | list[dict[str, object]] | None) -> str:
+    """The text of a message's content. Raises ApiError for parts that are no text."""
     if content is None or isinstance(content, str):
         return content or ""
     parts: list[str] = []
     for part in content:
         text = part.get("text")
-        if part.get("type") not in {"text", "input_text"} or not isinstance(text, str):
+        if part.get("type") not in _TEXTS or not isinstance(text, str):
             raise bad_request("only content parts of type text are supported", "messages")
         parts.append(text)
     return "\n".join(parts)
@@ -297,7 +334,7 @@ def _served(model: str | None, settings: EngineSettings) -> tuple[str, str]:
     raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
 
 
-def _decoded(body: bytes, kind: type[Body]) -> Body:
+def decoded(body: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

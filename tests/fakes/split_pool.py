@@ -60,7 +60,7 @@ class Station:
     def bodies(self) -> list[bytes]:
         """Request bodies that the engine got."""
         if isinstance(self.engine, RawUpstream):
-            return [one.body for one in self.engine.received if one.line.startswith(b"POST /v1/c")]
+            return [one.body for one in self.engine.received if one.line.startswith(b"POST ")]
         return [one.body for one in self.engine.recorder.requests]
 
     def fault(self, **faults: Any) -> None:
@@ -262,13 +262,33 @@ def _healthy(script: Script) -> Script:
 
 
 def text_of(answer: bytes) -> str:
-    """The text of a whole answer or of a stream."""
-    if not answer.startswith(b"data:"):
-        choice = json.loads(answer)["choices"][0]
-        return str(choice["text"] if "text" in choice else choice["message"]["content"])
-    events = [json.loads(line[6:]) for line in answer.split(b"\n\n")[:-2]]
-    choices = [event["choices"][0] for event in events if event["choices"]]
-    return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+    """The text of a whole answer or of a stream, of any API; token ids where there is no text."""
+    if not answer.startswith((b"data:", b"event:")):
+        return _said(json.loads(answer))
+    lines = [line[6:] for line in answer.splitlines() if line.startswith(b"data: {")]
+    return "".join(_said(json.loads(line)) for line in lines)
+
+
+def _said(answer: dict[str, Any]) -> str:
+    """What a whole answer says, or one event."""
+    match answer:
+        case {"choices": [{"text": str(text)}]}:
+            return text
+        case {"choices": [{"message": {"content": str(text)}}]}:
+            return text
+        case {"choices": [{"delta": dict(delta)}]}:
+            return str(delta.get("content", ""))
+        case {"choices": [{"token_ids": list(ids)}]}:
+            return "".join(f" {token}" for token in ids)
+        case {"output": [{"content": [{"text": str(text)}]}]}:
+            return text
+        case {"content": [{"text": str(text)}]}:
+            return text
+        case {"type": "content_block_delta", "delta": {"text": str(text)}}:
+            return text
+        case {"type": "response.output_text.delta", "delta": str(text)}:
+            return text
+    return ""
 
 
 def prompt(name: str, words: int = 60) -> str:

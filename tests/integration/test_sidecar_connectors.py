@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from epp.bodies.sharing import Api
 from sidecar.connectors import CONNECTORS, Connector
 from sidecar.transfer.redaction import NAME as PARAMS
 from tests.fakes.split_pool import (
@@ -65,6 +66,27 @@ async def test_a_split_request_is_answered_as_by_one_engine(
         assert computed_by(pool, 0) > 0
         assert computed_by(pool, 1) == 0, "the decode engine computed the prompt itself"
         await pool.decode.counted({("answered", "split"): 1})
+
+
+OTHER_APIS: dict[Api, dict[str, Any]] = {
+    Api.RESPONSES: {"input": prompt("a"), "max_output_tokens": 8},
+    Api.MESSAGES: {"messages": [{"role": "user", "content": prompt("a")}], "max_tokens": 8},
+    Api.GENERATE: {"token_ids": list(range(1, 90)), "sampling_params": {"max_tokens": 8}},
+}
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+async def test_a_split_works_in_every_api(connector: Connector, tmp_path: Path) -> None:
+    async with pool_of(connector, tmp_path) as pool:
+        for api, asked in OTHER_APIS.items():
+            for stream in (True, False):
+                # a salt of its own: neither engine has any of it
+                body = {**asked, "stream": stream, "cache_salt": f"{api}{stream}"}
+                status, got = await pool.post(body, api)
+                assert (status, text_of(got)) == (200, text_of(await pool.alone(body, api)))
+                assert text_of(got)
+        assert computed_by(pool, 1) == 0, "the decode engine computed a prompt itself"
+        await pool.decode.counted({("answered", "split"): 6})
 
 
 def computed_by(pool: SplitPool, station: int) -> int:
@@ -154,7 +176,7 @@ async def test_an_engine_in_decode_mode_is_never_asked_to_compute_a_prompt(tmp_p
 
 
 async def test_a_client_cannot_choose_where_engines_meet(tmp_path: Path) -> None:
-    room = {"bootstrap_host": "10.9.9.9", "bootstrap_port": 1, "bootstrap_room": 7}
+    room: dict[str, Any] = {"bootstrap_host": "10.9.9.9", "bootstrap_port": 1, "bootstrap_room": 7}
     async with pool_of("sglang", tmp_path) as pool:
         status, _ = await pool.post(ask(**room))
         assert status == 200

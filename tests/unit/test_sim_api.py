@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from epp.sim.answers import Answer, answer_to
+from epp.sim.answers import Answer
 from epp.sim.api import MAX_CHOICES, MAX_PROMPTS, ApiError, Ask, parse_chat, parse_completion
 from epp.sim.api import tokenize as answer_tokenize
+from epp.sim.catalog import answer_to
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import ANSWER_IDS, decode, encode, render_chat
 

@@ -1,4 +1,4 @@
-"""Completion and chat routes of a simulated engine: faults first, then the engine, then the answer.
+"""Generative routes of a simulated engine: faults first, then the engine, then the answer.
 
 A client that leaves cancels its handler, which aborts its sequences. A request that is refused and
 would have pulled KV hands it back, so that it is not kept for nobody.
@@ -15,9 +15,11 @@ from typing import NoReturn
 from aiohttp import web
 from xxhash import xxh3_64_hexdigest
 
+from epp.bodies.sharing import Api
 from epp.errors import EppError
-from epp.sim.answers import Answer, Choice, answer_to
+from epp.sim.answers import Answer, Choice
 from epp.sim.api import ApiError, Ask, offered_to
+from epp.sim.catalog import Parse, answer_to
 from epp.sim.serving.driver import Driver, Feed, Lost
 from epp.sim.serving.faults import FaultBox, Faults
 from epp.sim.serving.handover import Handover
@@ -28,7 +30,6 @@ from epp.sim.settings import EngineSettings
 from epp.sim.submission import EngineDeadError, Output, Submission
 from epp.sim.transfer import Offer
 
-Parse = Callable[[bytes, EngineSettings], Ask]
 INTERNAL = "InternalServerError"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
@@ -131,10 +132,10 @@ class Inference:
         unique = xxh3_64_hexdigest(f"{self._driver.engine_id} {number}".encode())[:8]
         # A client's id may come twice at once, so the engine makes its own of it.
         ids = [
-            f"{answer.id}{'' if ask.chat else f'-{index}'}-{unique}"
+            f"{answer.id}{f'-{index}' if ask.api is Api.COMPLETIONS else ''}-{unique}"
             for index in range(len(answer.choices))
         ]
-        if ask.chat and len(ids) > 1:
+        if ask.api is not Api.COMPLETIONS and len(ids) > 1:
             ids = [f"{index}_{one}" for index, one in enumerate(ids)]
         transfer, ends_by_itself = ask.transfer, ask.ends_by_itself
         if transfer.offer and faults.prefill_offers_nothing:

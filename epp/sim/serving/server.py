@@ -22,7 +22,8 @@ from aiohttp import web
 
 from epp.errors import LocalError
 from epp.sim.answers import models_body
-from epp.sim.api import parse_chat, parse_completion, tokenize
+from epp.sim.api import tokenize
+from epp.sim.catalog import PARSERS
 from epp.sim.engine import Engine
 from epp.sim.kv import KvEvent
 from epp.sim.serving import page
@@ -250,8 +251,7 @@ class EngineServer:
         )
         app.add_routes(
             [
-                web.post("/v1/completions", inference.handler(parse_completion)),
-                web.post("/v1/chat/completions", inference.handler(parse_chat)),
+                *(web.post(api, inference.handler(parse)) for api, parse in PARSERS.items()),
                 web.post("/tokenize", self._tokenize),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
