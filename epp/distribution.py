@@ -61,7 +61,7 @@ class Distributions:
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """What the page shows. Labels without a value are not shown: some are made in advance."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, values in self._by_labels.items():
+        for labels, values in list(self._by_labels.items()):
             if labels and not any(values.counts):
                 continue
             buckets, seen = [], 0
@@ -105,6 +105,6 @@ class Levels:
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """What the page shows."""
         family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, level in self._by_labels.items():
+        for labels, level in list(self._by_labels.items()):
             family.add_metric(labels, float(level.value))
         return [family]

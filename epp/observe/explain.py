@@ -6,7 +6,7 @@ request id, model, path) is cut.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from epp import protocol
@@ -18,15 +18,42 @@ MAX_TEXT = 200
 """Characters of a client's request id, a model or a path."""
 
 
-@dataclass(frozen=True, slots=True)
+_told = attrgetter(
+    "api",
+    "objective",
+    "fairness_id",
+    "priority",
+    "prompt_tokens",
+    "media_tokens",
+    "output_tokens",
+    "exact",
+    "blocks",
+    "whole",
+    "attempt",
+    "slo_ttft_s",
+    "slo_tpot_s",
+    "timeout_s",
+)
+
+
 class _Entry:
     """What is kept of a decision: not the request, which holds headers and block keys."""
 
-    at: float
-    took_s: float
-    why: str
-    decision: Decision
-    asked: Mapping[str, Any]
+    __slots__ = ("at", "decision", "model", "path", "target_model", "told", "took_s", "why", "x_id")
+
+    def __init__(
+        self, at: float, took_s: float, why: str, decision: Decision, request: Request
+    ) -> None:
+        self.at = at
+        self.took_s = took_s
+        self.why = why
+        self.decision = decision
+        self.x_id = _cut(request.headers.get(protocol.REQUEST_ID, ""))
+        self.path = _cut(request.path)
+        self.model = _cut(request.model)
+        self.target_model = _cut(request.target_model)
+        self.told: tuple[Any, ...] = _told(request)
+        """In the order of `_told`."""
 
 
 class Explain:
@@ -54,7 +81,7 @@ class Explain:
         return self._entries[0].at if self._entries else None
 
     def decided(self, decision: Decision, request: Request, why: str, took_s: float) -> None:
-        self._entries.append(_Entry(self._wall(), took_s, why, decision, _asked(request)))
+        self._entries.append(_Entry(self._wall(), took_s, why, decision, request))
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing was decided; the refusal itself says why."""
@@ -82,39 +109,39 @@ class Explain:
         for entry in reversed(self._entries):
             if len(found) >= limit:
                 break
-            if wanted is None or wanted in (entry.decision.request_id, entry.asked["x_request_id"]):
+            if wanted is None or wanted in (entry.decision.request_id, entry.x_id):
                 found.append(_plain(entry))
         return found
 
     def unkept(self, decision: Decision, request: Request, why: str, took_s: float) -> Any:
         """A decision that nobody asked to carry out, in the same form."""
-        return _plain(_Entry(self._wall(), took_s, why, decision, _asked(request)))
+        return _plain(_Entry(self._wall(), took_s, why, decision, request))
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(entry: _Entry) -> dict[str, Any]:
+    """What the request was."""
+    api, objective, fairness_id, priority, *sizes = entry.told
+    prompt, media, output, exact, blocks, whole, attempt, *limits = sizes
+    names = ("first_token", "next_token", "all")
     return {
-        "x_request_id": _cut(request.headers.get(protocol.REQUEST_ID, "")),
-        "api": request.api,
-        "path": _cut(request.path),
-        "model": _cut(request.model),
-        "target_model": _cut(request.target_model),
-        "objective": request.objective,
-        "fairness_id": request.fairness_id,
-        "priority": request.priority,
-        "prompt_tokens": request.prompt_tokens,
-        "media_tokens": request.media_tokens,
-        "output_tokens": request.output_tokens,
-        "exact": request.exact,
-        "blocks": request.blocks,
-        "whole": request.whole,
-        "attempt": request.attempt,
+        "x_request_id": entry.x_id,
+        "api": api,
+        "path": entry.path,
+        "model": entry.model,
+        "target_model": entry.target_model,
+        "objective": objective,
+        "fairness_id": fairness_id,
+        "priority": priority,
+        "prompt_tokens": prompt,
+        "media_tokens": media,
+        "output_tokens": output,
+        "exact": exact,
+        "blocks": blocks,
+        "whole": whole,
+        "attempt": attempt,
         "within_ms": {
             name: round(limit_s * 1000, 3)
-            for name, limit_s in (
-                ("first_token", request.slo_ttft_s),
-                ("next_token", request.slo_tpot_s),
-                ("all", request.timeout_s),
-            )
+            for name, limit_s in zip(names, limits, strict=True)
             if limit_s is not None
         },
     }
@@ -126,7 +153,7 @@ def _plain(entry: _Entry) -> dict[str, Any]:
         "request_id": decision.request_id,
         "at": entry.at,
         "took_ms": round(entry.took_s * 1000, 3),
-        **entry.asked,
+        **_asked(entry),
         "rung": decision.rung.name.lower(),
         "why": entry.why,
         "reasons": list(decision.reasons),

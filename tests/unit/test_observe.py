@@ -49,10 +49,17 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
             objectives=SimpleNamespace(taken=2, refused=1, current=True),
             attempts=Attempts(),
             state=StateNumbers(
-                store=SimpleNamespace(connected=True, happened={"holes": 1}, held={"writers": 2}),
+                store=SimpleNamespace(
+                    connected=True, lag_s=0.5, happened={"holes": 1}, held={"writers": 2}
+                ),
                 scraper=SimpleNamespace(active=1, counts=Counter(pages=3)),
                 models=SimpleNamespace(counts=Counter(pages=3)),
                 sharing=SimpleNamespace(replicas=1, counts=Counter(said=3)),
+                plain=SimpleNamespace(
+                    elector=SimpleNamespace(name="a", held=True, counts=Counter(taken=1)),
+                    held={"written": 2},
+                    happened={"claims": 2},
+                ),
                 watch=SimpleNamespace(active={"no-events": 1}),
                 cluster=lambda: SimpleNamespace(pods=2, standings=lambda: [("pods", standing)]),
             ),
@@ -258,6 +265,7 @@ async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:
     for number in range(1001):
         request = Request(id="r", api="c", path="/", model=f"m{number}")
         metrics.decided(decision, request, "ok", 0.001)
+    metrics.refresh(0.0)
     lines = [line for line in metrics.text().decode().splitlines() if "request_total{" in line]
     assert len(lines) == 1001
     assert any('model_name="other"' in line for line in lines)
