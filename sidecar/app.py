@@ -24,6 +24,7 @@ from epp.state.writing.following import Following
 from epp.state.writing.publisher import Publisher
 from epp.tracing.spans import Tracer
 
+from . import gauges
 from .engine import EngineWatch
 from .guard import Guard
 from .http.measuring import Measuring
@@ -186,7 +187,10 @@ class Sidecar:
         self._following: Following | None = None
         self._recalled = asyncio.Event()
         """Whether an earlier sidecar left a memory of the engine's life is known."""
-        self._observe_live_numbers()
+        gauges.of_relay(self.metrics, self._relay, self.guard, self.engine)
+        gauges.of_state(self.metrics, self.reporter, lambda: self._following)
+        if self._spans is not None:
+            gauges.of_spans(self.metrics, self._spans)
         self.port = settings.port
         """Of the proxy; known once it runs."""
         self.metrics_port = settings.metrics_port
@@ -298,47 +302,6 @@ class Sidecar:
                 self.metrics.task_failures.labels(name).inc()
                 log.exception("a background task failed", task=name)
             await asyncio.sleep(RESTART_S)
-
-    def _observe_live_numbers(self) -> None:
-        """Gauges that are read when the page is asked for."""
-        metrics, mirror, outbox = self.metrics, self.reporter.mirror, self.reporter.outbox
-        counts, sequence = mirror.counts, mirror.sequence
-
-        def damaged() -> int:
-            return counts.undecodable + (self._following.damaged if self._following else 0)
-
-        def refused() -> int:
-            blocks = mirror.blocks
-            return blocks.overflows + blocks.dropped_orphans if blocks else 0
-
-        def failed_replays() -> int:
-            return sequence.failed_replays + sequence.overflows
-
-        metrics.in_flight.set_function(lambda: self._relay.in_flight)
-        metrics.connections.set_function(lambda: self._relay.connections)
-        metrics.connections_refused.set_function(lambda: self._relay.refused)
-        metrics.engine_connections.set_function(lambda: self._relay.engine_connections)
-        metrics.repeats.set_function(lambda: self._relay.repeats)
-        metrics.held_bytes.set_function(lambda: self._relay.held_bytes)
-        metrics.pool_members.set_function(lambda: len(self.guard))
-        metrics.engine_ready.set_function(lambda: self.engine.ready)
-        metrics.event_frames.set_function(lambda: counts.frames)
-        metrics.event_gaps.set_function(lambda: sequence.gaps)
-        metrics.event_restarts.set_function(lambda: sequence.restarts)
-        metrics.event_damaged.set_function(damaged)
-        metrics.blocks.set_function(lambda: len(mirror.blocks or ()))
-        metrics.orphans.set_function(lambda: mirror.blocks.orphans if mirror.blocks else 0)
-        metrics.waiting_orphans.set_function(lambda: mirror.blocks.waiting if mirror.blocks else 0)
-        metrics.blocks_refused.set_function(refused)
-        metrics.event_replays.set_function(lambda: sequence.replays)
-        metrics.event_replays_failed.set_function(failed_replays)
-        metrics.event_held.set_function(lambda: mirror.held)
-        metrics.event_other_ranks.set_function(lambda: counts.other_ranks)
-        metrics.dropped_reports.set_function(lambda: outbox.dropped)
-        if (spans := self._spans) is not None:
-            metrics.spans_sent.set_function(lambda: spans.sent)
-            metrics.spans_lost.set_function(lambda: spans.lost)
-            metrics.spans_waiting.set_function(spans.__len__)
 
     @asynccontextmanager
     async def _metrics_page(self) -> AsyncIterator[None]:

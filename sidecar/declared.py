@@ -29,10 +29,10 @@ class Declared:
         self.rows.append(Row(f"{PREFIX}{name}_total", "counter", labels, text))
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
-    def gauge(self, name: str, text: str) -> Gauge:
-        self.rows.append(Row(PREFIX + name, "gauge", (), text))
-        return Gauge(PREFIX + name, text, registry=self.registry)
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        self.rows.append(Row(PREFIX + name, "gauge", labels, text))
+        return Gauge(PREFIX + name, text, labels, registry=self.registry)
 
-    def histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        self.rows.append(Row(PREFIX + name, "histogram", (), text))
-        return Histogram(PREFIX + name, text, buckets=buckets, registry=self.registry)
+    def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        self.rows.append(Row(PREFIX + name, "histogram", labels, text))
+        return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)

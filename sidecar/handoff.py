@@ -122,6 +122,11 @@ class Handoff:
     def done(self) -> bool:
         return self._state is _State.DONE
 
+    @property
+    def phase(self) -> str:
+        """What it waits for: a metric's label."""
+        return self._state.name.lower()
+
     def on(self, event: Event, now: float) -> list[Action]:
         """What to do about an event. Raises HandoffOrderError when it cannot happen here."""
         state = self._state

@@ -117,6 +117,9 @@ class Metrics:
             "spans_waiting", "Spans that wait to be sent; 2048 at most."
         )
         self.connected = declared.gauge("publishing", "1 while this sidecar's claim stands.")
+        self.tasks = declared.gauge(
+            "tasks", "Tasks of this process at present; some for each connection and handoff."
+        )
         self.task_failures = declared.counter(
             "task_failures", "Background tasks that failed and were started again.", "task"
         )

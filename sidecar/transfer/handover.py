@@ -41,13 +41,14 @@ from .steps import (
     SendPrefill,
     TimedOut,
 )
+from .tally import Tally
 from .targets import Target
 
 HUNG_S = 10.0
 """A prefill pod that got less time than is usual has failed only when it got so much at least."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Handover:
     """One request's handoff. `serve` it once."""
 
@@ -65,8 +66,7 @@ class Handover:
     _answers: Answers = field(default_factory=Answers, init=False)
     _prefill: PrefillLeg | None = field(default=None, init=False)
     _decode: DecodeLeg | None = field(default=None, init=False)
-    _pulling: bool = field(default=False, init=False)
-    _pulled_for_nobody: bool = field(default=False, init=False)
+    _tally: Tally = field(init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
     _sent_to: dict[str, Target] = field(default_factory=dict, init=False)
     """Where each prefill leg went."""
@@ -76,6 +76,9 @@ class Handover:
     _speaking: bool = field(default=False, init=False)
     """Whether it is decided who answers the client."""
     _answered: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._tally = Tally(self.metrics, self.tools.clock)
 
     async def serve(self) -> None:
         """Answer the client. Raises CancelledError, once all is done, for a client that left."""
@@ -121,6 +124,7 @@ class Handover:
         """What is known besides from what happened: who has left, and which pods are of use."""
         breakers = self.tools.breakers
         self.job.trace.note(event)
+        self._tally.note(event)
         match event:
             case ClientGone():
                 self._client_gone = True
@@ -179,6 +183,11 @@ class Handover:
             case Finished():
                 self._finish(action)
 
+    def end(self) -> None:
+        """Say how it ended, once it did."""
+        self._tally.ends(self.finished)
+        self.job.trace.ends(self.finished, len(self.job.targets))
+
     def _finish(self, finished: Finished) -> None:
         self.finished = finished
         if not self._client_gone:
@@ -204,6 +213,7 @@ class Handover:
     def _send_prefill(self, action: SendPrefill, legs: asyncio.TaskGroup) -> None:
         self._sent_to[action.leg] = action.target
         self.job.trace.begins(action)
+        self._tally.begins(action)
         self.tools.breakers.sent(action.target, self.tools.clock())
         leg = self._prefill = PrefillLeg(
             job=self.job,
@@ -221,9 +231,9 @@ class Handover:
         self._arm(action.leg, action.within_s)
 
     def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
-        self._pulling = action.transfer is not None and action.transfer.leased
         self.job.exchange.recount = None if action.transfer is None else self._cached_elsewhere
         self.job.trace.begins(action)
+        self._tally.begins(action)
         leg = self._decode = DecodeLeg(
             name=action.leg,
             job=self.job,
@@ -261,11 +271,7 @@ class Handover:
         """The decode leg's answer is good; somebody gets it, or nobody."""
         leg = self._decode
         assert leg
-        if self._pulling and self._client_gone:
-            self._pulled_for_nobody = True
-        answered_at = self._prefill.answered_at if self._prefill else None
-        if self._pulling and leg.first_at is not None and answered_at is not None:
-            self.metrics.gap.observe(max(leg.first_at - answered_at, 0.0))
+        self._tally.flows(leg.first_at, to_nobody=self._client_gone)
         if not self._client_gone:
             self._disarm(leg.name)
             self._speaking = True
@@ -293,19 +299,3 @@ class Handover:
         timer = self._timers.pop(leg, None)
         if timer is not None:
             timer.cancel()
-
-    # --- what it comes to
-
-    def count(self) -> None:
-        """Say in the metrics how it ended."""
-        finished, metrics = self.finished, self.metrics
-        if finished is None:
-            return
-        metrics.handoffs.labels(finished.ending.value, finished.path).inc()
-        metrics.copies.inc(finished.copies)
-        for reason in finished.stranded:
-            metrics.stranded.labels(reason).inc()
-            if reason == "lease-over":
-                metrics.expired.inc()
-        if self._pulled_for_nobody:
-            metrics.completed_after_disconnect.inc()

@@ -2,6 +2,7 @@
 
 from sidecar.declared import Declared
 
+PHASES = ("prefilling", "decoding", "streaming", "ending")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
@@ -15,14 +16,42 @@ class HandoffMetrics:
             "tried. reason is split, or why the decode engine was alone, or prefill when no decode "
             "leg was sent.", "outcome", "reason",
         )  # fmt: skip
+        self.running = declared.gauge(
+            "handoffs", "Handoffs at present, by what they wait for: prefilling, decoding (no byte "
+            "has come), streaming, ending (the prefill leg beside).", "phase",
+        )  # fmt: skip
+        self.age = declared.histogram(
+            "handoff_age_seconds", "From a prefill's answer to the sending of its parameters: what "
+            "is compared with the lease.", _SECONDS,
+        )  # fmt: skip
         self.gap = declared.histogram(
-            "handoff_gap_seconds",
-            "From a prefill's answer to the first byte of its decode leg.",
-            _SECONDS,
+            "handoff_gap_seconds", "From a prefill's answer to the first byte of its decode leg: "
+            "until then the KV was pulled.", _SECONDS,
+        )  # fmt: skip
+        self.handed_off = declared.counter(
+            "handed_off", "Prefills whose engine keeps blocks to be pulled."
         )
+        self.pulled = declared.counter(
+            "pulled", "Decode legs with such blocks that gave a first byte. The difference is in "
+            "handoff_stranded, or failed as handoff says.",
+        )  # fmt: skip
         self.prefill_leg = declared.histogram(
             "prefill_leg_seconds", "Prefill legs that were answered, from sending to the answer's "
             "end; errors, too.", _SECONDS,
+        )  # fmt: skip
+        self.decode_leg = declared.histogram(
+            "decode_leg_seconds", "Decode legs that gave a first byte, from sending to that. kv is "
+            "pulled, or own where the local engine computed the prompt.", _SECONDS, "kv",
+        )  # fmt: skip
+        self.legs = declared.counter(
+            "legs", "Legs that ended. leg is prefill or decode; outcome is answered, or how it "
+            "failed: unreachable, lost, garbled, status (400 or above), cancelled, error-event, "
+            "late (the lease was nearly over), cold (asked first, and nothing was cached).",
+            "leg", "outcome",
+        )  # fmt: skip
+        self.retries = declared.counter(
+            "leg_retries", "Legs that were sent because one before had failed, by how it had.",
+            "leg", "after",
         )  # fmt: skip
         self.stranded = declared.counter(
             "handoff_stranded", "Prefills whose blocks nobody pulls, so that their lease must run "

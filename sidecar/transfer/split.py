@@ -8,7 +8,8 @@ the client has got nothing.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
@@ -27,7 +28,7 @@ from .deadline import Deadline
 from .door import Door
 from .handover import Handover
 from .job import Job, Tools
-from .metrics import HandoffMetrics
+from .metrics import PHASES, HandoffMetrics
 from .steps import Fallback, HandoffPolicy
 from .targets import Target
 from .tracing import HandoffTrace
@@ -53,6 +54,14 @@ class Splitter:
     wall_s: Callable[[], float]
     new_id: Callable[[], str]
     """Makes ids that are unique in the pool."""
+    running: set[Handover] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        for phase in PHASES:
+            self.metrics.running.labels(phase).set_function(partial(self._waiting_for, phase))
+
+    def _waiting_for(self, phase: str) -> int:
+        return sum(handover.handoff.phase == phase for handover in self.running)
 
     async def serve(
         self, request: Incoming, exchange: Exchange, passage: Passage, body: bytes
@@ -83,6 +92,7 @@ class Splitter:
             wall_s=self.wall_s,
             hurried=policy is not self.policy,
         )
+        self.running.add(handover)
         try:
             await handover.serve()
         except ExceptionGroup as group:  # edge: a failure of our own
@@ -94,8 +104,8 @@ class Splitter:
         else:
             return True
         finally:
-            handover.count()
-            job.trace.ends(handover.finished, len(job.targets))
+            self.running.discard(handover)
+            handover.end()
 
     def _usable(self, found: tuple[Target, ...] | str) -> tuple[Target, ...] | str:
         """Without those that failed again and again, unless there is no other way."""
