@@ -11,7 +11,7 @@ VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.stamp
 
 EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tests/conformance \
-	tests/integration tests/e2e)
+	tests/manifests tests/integration tests/e2e)
 
 # How long `make fuzz` looks, in seconds.
 FUZZ_S := 60

@@ -27,6 +27,7 @@ from epp.commands.flags import (
 )
 from epp.commands.flags import run as run_coroutine
 from epp.commands.local import bench, local
+from epp.commands.manifests import manifests
 from epp.commands.top import top
 from epp.config.token import read_token
 from epp.errors import EppError
@@ -46,6 +47,7 @@ app.add_typer(local, name="local")
 app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(explain)
+app.command()(manifests)
 app.command()(top)
 
 
@@ -352,7 +354,7 @@ def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
     arguments = sys.argv[1:]
-    known = {"check", "explain", "sidecar", "local", "bench", "version"}
+    known = {"check", "explain", "manifests", "sidecar", "local", "bench", "version"}
     try:
         if not known.intersection(arguments[:1]):
             arguments = _add_serve(arguments)

@@ -22,6 +22,8 @@ class Shipped:
     request_trailers: str
     response_body: str
     response_trailers: str
+    place: tuple[str, ...] = ()
+    """Flags that say where it runs, unless that is a laptop."""
 
     def __str__(self) -> str:
         return self.name
@@ -29,7 +31,7 @@ class Shipped:
     @property
     def flags(self) -> tuple[str, ...]:
         """Of `epp local gateway-config`."""
-        return ("--envoy", self.shape, "--response-trailers", self.trailers)
+        return ("--envoy", self.shape, "--response-trailers", self.trailers, *self.place)
 
     @property
     def file(self) -> Path:
@@ -68,3 +70,9 @@ SHIPPED = (
     Shipped("original-dst", "original-dst", "skip", STREAMED, "SEND", "NONE", "SKIP"),
     Shipped("buffered", "buffered", "skip", "BUFFERED", "SKIP", "NONE", "SKIP"),
 )
+
+_CLUSTER = ("--host", "0.0.0.0", "--picker-host", "epp-replicas")
+KUBERNETES = Shipped(
+    "kubernetes", "original-dst", "skip", STREAMED, "SEND", "NONE", "SKIP", _CLUSTER
+)
+"""`original-dst` at other addresses: what runs with the one runs with the other."""

@@ -10,13 +10,14 @@ import pytest
 from epp import protocol
 from epp.request.transport.grpc import TransportLimits
 from epp.sim.fleets.binaries import find_envoy
-from tests.conformance.shipped import MANIFESTS, SHIPPED, Shipped
+from tests.conformance.shipped import KUBERNETES, MANIFESTS, SHIPPED, Shipped
 
-each_file = pytest.mark.parametrize("shipped", SHIPPED, ids=str)
+EVERY = (*SHIPPED, KUBERNETES)
+each_file = pytest.mark.parametrize("shipped", EVERY, ids=str)
 
 
 def test_every_file_is_held_to_the_rules() -> None:
-    assert {each.file for each in SHIPPED} == set(MANIFESTS.iterdir())
+    assert {each.file for each in EVERY} == set(MANIFESTS.glob("*.json"))
 
 
 @each_file
@@ -53,7 +54,7 @@ def test_the_destination_is_never_read_from_a_header(shipped: Shipped) -> None:
 @each_file
 def test_who_served_is_asked_wherever_envoy_can_say_it(shipped: Shipped) -> None:
     pool = json.dumps(shipped.cluster("pool"))
-    assert (protocol.DESTINATION_SERVED in pool) == (shipped.name != "original-dst")
+    assert (protocol.DESTINATION_SERVED in pool) == (shipped.shape != "original-dst")
     (only,) = shipped.ext_procs
     namespaces = only["metadata_options"]
     assert namespaces["receiving_namespaces"]["untyped"] == [protocol.LB_NAMESPACE]

@@ -1,8 +1,11 @@
 """What a CRD's structural schema does to an object: defaults, pruning, and what it refuses."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+Judge = Callable[[str, Any], bool]
+"""Whether a value (`self`) keeps a rule in the Common Expression Language."""
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -89,6 +92,24 @@ def _of_object(
         at = f"{path}.{name}" if path else name
         if path or name not in {"apiVersion", "kind", "metadata"}:
             yield from faults(inner, known.get(name) or _rest(schema), at)
+
+
+def broken_rules(
+    value: Any, schema: Mapping[str, Any], judge: Judge, path: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Fields that break a rule of `x-kubernetes-validations`, and what it says. Rules about a
+    change (`oldSelf`) do not hold for an object as such and are left out."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" not in rule["rule"] and not judge(rule["rule"], value):
+            yield path, rule.get("message", rule["rule"])
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        for name, inner in value.items():
+            at = f"{path}.{name}" if path else name
+            yield from broken_rules(inner, known.get(name) or _rest(schema), judge, at)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from broken_rules(one, schema.get("items", {}), judge, f"{path}[{number}]")
 
 
 def _rest(schema: Mapping[str, Any]) -> Mapping[str, Any]:

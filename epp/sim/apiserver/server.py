@@ -47,9 +47,10 @@ class ApiServer:
         tokens: Iterable[str] = (),
         tls: ssl.SSLContext | None = None,
         bookmark_s: float = BOOKMARK_S,
+        judge: schemas.Judge | None = None,
     ) -> None:
-        """`tokens`: who may come in; none: everybody."""
-        self.store = Store(wall=wall, chance=chance or Random())
+        """`tokens`: who may come in; none: everybody. `judge`: see `Store`."""
+        self.store = Store(wall=wall, chance=chance or Random(), judge=judge)
         self.faults = Faults()
         self.tokens = set(tokens)
         self.port = 0

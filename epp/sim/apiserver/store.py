@@ -37,8 +37,11 @@ class Change:
 class Store:
     """See the module. Every failure is a `Failure`."""
 
-    def __init__(self, *, wall: Callable[[], str], chance: Random) -> None:
-        """`wall` gives the time as objects have it: `2026-01-31T12:00:00Z`."""
+    def __init__(
+        self, *, wall: Callable[[], str], chance: Random, judge: schemas.Judge | None = None
+    ) -> None:
+        """`wall` gives the time as objects have it: `2026-01-31T12:00:00Z`. Without a `judge` the
+        CEL rules of a definition let everything pass."""
         self.version = 100
         self.history: deque[Change] = deque(maxlen=HISTORY)
         self.oldest = self.version
@@ -46,6 +49,7 @@ class Store:
         self.changed: list[Callable[[Change], None]] = []
         self._wall = wall
         self._chance = chance
+        self._judge = judge
         self._objects: dict[Key, Object] = {}
         self._served = {(one.group, one.version, one.plural): one for one in resources.BUILT_IN}
 
@@ -203,6 +207,8 @@ class Store:
         if of.schema:
             schemas.filled(made, of.schema)
             causes = list(schemas.faults(made, of.schema))
+            if self._judge is not None and not causes:
+                causes = list(schemas.broken_rules(made, of.schema, self._judge))
             if causes:
                 raise failures.invalid(of.kind, made["metadata"]["name"], causes)
         if of is resources.LEASES:

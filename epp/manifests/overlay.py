@@ -1,0 +1,161 @@
+"""The overlay of one pool: a kustomization over the shipped parts, which stand beside it.
+
+It says what differs from pool to pool: names, the model, how many pods of each kind, and where the
+images come from. Whatever else a platform wants to change it adds to that file as a patch.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import yaml
+
+from epp.errors import ConfigError
+
+from .parts import KUSTOMIZATION, Tree, needed
+
+Gateway = Literal[
+    "standalone", "istio", "envoy-gateway", "envoy-gateway-response-none", "kgateway", "gke"
+]
+GATEWAYS: tuple[Gateway, ...] = get_args(Gateway)
+PARTS = "gie-epp"
+"""Folder of the shipped parts in what is written."""
+IMAGES = ("gie-epp", "gie-epp-sidecar")
+MAX_PODS = 1000
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MODEL = re.compile(r"[A-Za-z0-9._/:@-]{1,256}")
+_REGISTRY = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+WITHOUT_KINDS: tuple[Gateway, ...] = ("standalone",)
+"""Gateways for which no kinds have to be installed."""
+_BY_POOL: Mapping[Gateway, tuple[tuple[str, str], ...]] = {
+    "istio": (),
+    "envoy-gateway": (),
+    "kgateway": (),
+    "gke": (
+        ("GCPBackendPolicy", "/spec/targetRef/name"),
+        ("HealthCheckPolicy", "/spec/targetRef/name"),
+    ),
+}
+"""Gateways that know InferencePools, and what of their own names the pool, and where."""
+_POOL = (("InferencePool", "/metadata/name"), ("HTTPRoute", "/spec/rules/0/backendRefs/0/name"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One pool. Raises ConfigError for what cannot be."""
+
+    pool: str
+    """Also the name of its InferencePool."""
+    namespace: str
+    """One for each pool: names in it are the same for all pools."""
+    model: str
+    """As vLLM takes it, the same text for all engines."""
+    gateway: Gateway
+    engines: int = 0
+    """Pods that compute prompts and answers; not beside the other two."""
+    prefill: int = 0
+    decode: int = 0
+    monitoring: bool = False
+    """Monitors for the Prometheus operator."""
+    registry: str = ""
+    """Before the names of our images, such as `registry.example.com/team`."""
+    tag: str = ""
+    """Of our images; empty: what the parts say."""
+
+    def __post_init__(self) -> None:
+        for word, pattern in (("pool", _NAME), ("namespace", _NAME), ("model", _MODEL)):
+            if not pattern.fullmatch(getattr(self, word)):
+                raise ConfigError("", f"--{word}: {getattr(self, word)!r} is no name for it")
+        for word, pattern in (("registry", _REGISTRY), ("tag", _TAG)):
+            if getattr(self, word) and not pattern.fullmatch(getattr(self, word)):
+                raise ConfigError("", f"--{word}: {getattr(self, word)!r} is no name for it")
+        counts = (self.engines, self.prefill, self.decode)
+        if not all(0 <= count <= MAX_PODS for count in counts):
+            raise ConfigError("", f"of each kind of pods there are 0 to {MAX_PODS}")
+        if bool(self.engines) == bool(self.prefill or self.decode):
+            raise ConfigError("", "say --engines, or --prefill and --decode")
+        if bool(self.prefill) != bool(self.decode):
+            raise ConfigError("", "--prefill and --decode need each other")
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """Pods by the name of their Deployment."""
+        if self.engines:
+            return {"vllm": self.engines}
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        engines = "vllm-aggregated" if self.engines else "vllm-prefill-decode"
+        more = ("monitoring",) if self.monitoring else ()
+        return tuple(f"components/{name}" for name in (engines, *more))
+
+
+def written(wanted: Wanted, tree: Tree, said: str) -> dict[str, bytes]:
+    """All files of the overlay by their paths. `tree` is what is shipped, `said` the command that
+    asks for it."""
+    overlay = f"overlays/{wanted.gateway}"
+    kinds = () if wanted.gateway in WITHOUT_KINDS else ("crds",)
+    parts = needed(tree, (overlay, *wanted.components, *kinds))
+    files = {f"{PARTS}/{path}": data for path, data in parts.items()}
+    files[KUSTOMIZATION] = _yaml(_kustomization(wanted, overlay), said)
+    files["namespace.yaml"] = _yaml(_namespace(wanted.namespace), "")
+    return files
+
+
+def _kustomization(wanted: Wanted, overlay: str) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": wanted.namespace,
+        "resources": ["namespace.yaml", f"{PARTS}/{overlay}"],
+        "components": [f"{PARTS}/{each}" for each in wanted.components],
+        "configMapGenerator": [
+            {
+                "name": "epp-pool",
+                "behavior": "merge",
+                "literals": [f"POOL_NAME={wanted.pool}", f"MODEL={wanted.model}"],
+            }
+        ],
+        "replicas": [{"name": name, "count": count} for name, count in wanted.replicas.items()],
+    }
+    images = [_image(name, wanted) for name in IMAGES]
+    if any(len(image) > 1 for image in images):
+        made["images"] = images
+    if wanted.gateway in _BY_POOL:
+        places = (*_POOL, *_BY_POOL[wanted.gateway])
+        made["patches"] = [_renamed(kind, place, wanted.pool) for kind, place in places]
+    return made
+
+
+def _image(name: str, wanted: Wanted) -> dict[str, str]:
+    made = {"name": name}
+    if wanted.registry:
+        made["newName"] = f"{wanted.registry.rstrip('/')}/{name}"
+    if wanted.tag:
+        made["newTag"] = wanted.tag
+    return made
+
+
+def _renamed(kind: str, place: str, pool: str) -> dict[str, Any]:
+    step = yaml.safe_dump([{"op": "replace", "path": place, "value": pool}], sort_keys=False)
+    made: dict[str, Any] = {"target": {"kind": kind}, "patch": step}
+    return made | ({"options": {"allowNameChange": True}} if place == "/metadata/name" else {})
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    """No pod of ours needs more than the strictest of Kubernetes' levels."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+    }
+
+
+def _yaml(value: object, said: str) -> bytes:
+    head = f"# Written by: {said}\n" if said else ""
+    return (head + yaml.safe_dump(value, sort_keys=False, width=100)).encode()
