@@ -1,13 +1,13 @@
 """What writers have told us of their engines' blocks, and how far it is to be believed."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from epp.framework import EndpointId, Incarnation, Rung
 
 from . import blocks
 from .feed import Feed, Verdict
-from .prefix import PrefixIndex, TierDepths
+from .prefix import GPU, PrefixIndex, TierDepths, Told
 from .records import BlockChange, Record
 
 REREAD_S = 2.0
@@ -37,6 +37,10 @@ class Mirror:
         self._asked: dict[EndpointId, float] = {}
         """When that was last done. A snapshot may end before what is missing: reading it again at
         once, and again, would bring the same."""
+        self._told: defaultdict[str, list[Told]] = defaultdict(list)
+        """Of each tier: changes that the index has not been told yet."""
+        self._bounds: dict[Incarnation, int] = {}
+        """Own blocks that those engines can hold which they are of."""
 
     def fresh(self, endpoint: EndpointId, now: float) -> bool:
         """Its writer spoke lately."""
@@ -111,7 +115,7 @@ class Mirror:
         if verdict is Verdict.DUPLICATE or verdict is Verdict.FENCED:
             return False
         if verdict is Verdict.GAP or verdict is Verdict.RESET:
-            self._index.clear(inc)
+            self._clear(inc)
         if record.status is not None:
             feed.events, feed.partial = record.status.events, record.status.partial
         if verdict is Verdict.GAP or verdict is Verdict.LATE:
@@ -122,25 +126,33 @@ class Mirror:
         return True
 
     def change(self, change: BlockChange, inc: Incarnation, *, most: int | None) -> bool:
-        """Apply accepted block changes. `most`: own blocks that the engine can hold, if known.
+        """Take accepted block changes, for `settle`. `most`: own blocks that the engine can hold,
+        if known.
 
         True when something changed and all of the engine's blocks are known.
         """
         feed = self._feeds[inc.endpoint]
         if change.scheme != blocks.SCHEME or change.own_block_tokens != self.own_block_tokens:
-            self._disbelieve(feed, inc, "blocks-other-scheme")
+            self._disbelieve(inc, "blocks-other-scheme")
             return False
-        if change.removed:
-            self._index.remove(inc, change.removed)
-        if change.stored:
-            self._index.store(inc, change.stored)
+        if change.removed or change.stored:
+            self._told[GPU].append(Told(inc, change.removed, change.stored))
         for slower in change.tiers:
-            self._index.remove(inc, slower.removed, slower.tier)
-            self._index.store(inc, slower.stored, slower.tier)
-        if most is not None and self._index.blocks(inc) > most:
-            self._disbelieve(feed, inc, "blocks-implausible")
-            return False
+            self._told[slower.tier].append(Told(inc, slower.removed, slower.stored))
+        if most is not None:
+            self._bounds[inc] = most
         return bool(change.stored or change.removed) and feed.complete
+
+    def settle(self) -> None:
+        """Bring what was taken into the index: until then look-ups do not see it. For the changes
+        of many records together that takes a third of what it takes for one after the other."""
+        for tier, told in self._told.items():
+            self._index.tell(told, tier)
+        bounds, self._bounds = self._bounds, {}
+        self._told.clear()
+        for inc, most in bounds.items():
+            if self._index.blocks(inc) > most:
+                self._disbelieve(inc, "blocks-implausible")
 
     def depths(self, keys: Sequence[int], lives: tuple[Incarnation, ...]) -> TierDepths:
         """Leading keys that each engine holds, and where; see `PrefixIndex.tier_depths`."""
@@ -151,7 +163,7 @@ class Mirror:
 
     def forget(self, inc: Incarnation) -> None:
         """That life is over."""
-        self._index.clear(inc)
+        self._clear(inc)
         self._feeds.pop(inc.endpoint, None)
         self._lost.pop(inc.endpoint, None)
         self._asked.pop(inc.endpoint, None)
@@ -160,8 +172,14 @@ class Mirror:
     def sweep(self, budget: int) -> None:
         self._index.sweep(budget)
 
-    def _disbelieve(self, feed: Feed, inc: Incarnation, why: str) -> None:
-        self._counts[why] += 1
+    def _clear(self, inc: Incarnation) -> None:
+        """What was taken before is cleared too."""
+        if self._told:
+            self.settle()
         self._index.clear(inc)
-        feed.incomplete()
+
+    def _disbelieve(self, inc: Incarnation, why: str) -> None:
+        self._counts[why] += 1
+        self._clear(inc)
+        self._feeds[inc.endpoint].incomplete()
         self._lost.pop(inc.endpoint, None)

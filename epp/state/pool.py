@@ -7,7 +7,7 @@ progress of our own requests. `tick` several times a second lets old things go.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -240,25 +240,18 @@ class PoolState:
     # Told by others
 
     def apply(self, record: bytes, now: float, *, behind_s: float = 0.0) -> None:
-        """Take one record from the log. What cannot be believed is dropped and counted.
+        """Take one record from the log; see `apply_all`."""
+        self.apply_all((record,), now, behind_s=behind_s)
 
-        `behind_s`: how long ago it may have been said; its writer was alive then, if not now.
+    def apply_all(self, records: Iterable[bytes], now: float, *, behind_s: float = 0.0) -> None:
+        """Take records in their order. What cannot be believed is dropped and counted; whether an
+        engine can hold so many blocks is seen once, at the end.
+
+        `behind_s`: how long ago they may have been said; their writers were alive then, if not now.
         """
-        try:
-            parsed = parse(record)
-        except RecordError as error:
-            self.counts[f"record-{error.kind}"] += 1
-            return
-        endpoint = parsed.endpoint
-        if endpoint.pool != self.pool or endpoint not in self.endpoints:
-            self.counts["record-no-member"] += 1
-            return
-        inc = self._born(endpoint, parsed.incarnation.start_ms, now)
-        if inc is None:
-            self.counts["record-old-life"] += 1
-            return
-        if self._mirror.accept(parsed, inc, now, behind_s=behind_s):
-            self._take(parsed, inc, now, behind_s)
+        for record in records:
+            self._hear(record, now, behind_s)
+        self._mirror.settle()
 
     def elsewhere(self, others: Collection[ReplicaSums], now: float) -> None:
         """All that other replicas have put on our members; it replaces what they said before."""
@@ -324,6 +317,23 @@ class PoolState:
                 self._load.writer_lost(inc, now)
 
     # Mechanics
+
+    def _hear(self, record: bytes, now: float, behind_s: float) -> None:
+        try:
+            parsed = parse(record)
+        except RecordError as error:
+            self.counts[f"record-{error.kind}"] += 1
+            return
+        endpoint = parsed.endpoint
+        if endpoint.pool != self.pool or endpoint not in self.endpoints:
+            self.counts["record-no-member"] += 1
+            return
+        inc = self._born(endpoint, parsed.incarnation.start_ms, now)
+        if inc is None:
+            self.counts["record-old-life"] += 1
+            return
+        if self._mirror.accept(parsed, inc, now, behind_s=behind_s):
+            self._take(parsed, inc, now, behind_s)
 
     def _born(self, endpoint: EndpointId, start_ms: int, now: float) -> Incarnation | None:
         before = self.endpoints.incarnation(endpoint)
