@@ -34,6 +34,7 @@ from epp.request.replica import short_name
 from epp.request.sealing import Sealer
 from epp.seals import SealKeys
 from epp.state.endpoints import Endpoints
+from epp.state.hearing import follow
 from epp.state.load import LoadBook, LoadRules
 from epp.state.model_pages import Asked, ModelPages
 from epp.state.pool import PoolState
@@ -45,8 +46,6 @@ from epp.state.store import Stream
 from epp.stores import Place, ways
 
 TICK_S = 0.1
-APPLY_AT_ONCE_S = 0.002
-"""Time spent on applying records before other tasks get their turn (fault A20)."""
 INDEX_BLOCKS = 1_000_000
 """Own blocks of one endpoint: 64 million tokens, beyond any engine's memory."""
 PREDICTED_BLOCKS = 500_000
@@ -224,16 +223,7 @@ class Picker:
 
     async def follow_log(self, stream: Stream) -> None:
         """Apply what writers append, and read again what is missing."""
-        async for records in stream.records():
-            since = clock()
-            for record in records:
-                now = clock()
-                if now - since > APPLY_AT_ONCE_S:
-                    await asyncio.sleep(0)
-                    since = now = clock()
-                self.pool.apply(record, now, behind_s=stream.behind_s)
-            for endpoint in self.pool.lost(clock()):
-                self.ways.reader.stream_of(endpoint).reread([endpoint])
+        await follow(self.pool, self.ways.reader, stream, clock=clock)
 
     async def look(self) -> None:
         """Notice what is wrong though no request fails."""

@@ -17,6 +17,7 @@ from epp.state.endpoints import Endpoints, Member
 from epp.state.engine_blocks import Delta
 from epp.state.entries import Entries
 from epp.state.events import Frame
+from epp.state.hearing import portions
 from epp.state.load import LoadBook
 from epp.state.pool import PoolState
 from epp.state.prefix import PredictedIndex, PrefixIndex
@@ -251,9 +252,9 @@ class ModelReplica:
 
     async def _read(self, stream: Stream) -> None:
         async for records in stream.records():
-            for record in records:
+            for some in portions(records):
                 await self.flowing.wait()
-                self.state.apply(record, self._loop.time(), behind_s=stream.behind_s)
+                self.state.apply_all(some, self._loop.time(), behind_s=stream.behind_s)
             for endpoint in self.state.lost(self._loop.time()):
                 self.reader.stream_of(endpoint).reread([endpoint])
 
