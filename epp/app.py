@@ -136,6 +136,7 @@ async def _parts(
             picker.objectives_reload,
             picker.seal_reload,
             picker.sharing,
+            picker.plain,
         ):
             if part is not None:
                 tasks.create_task(part.run())

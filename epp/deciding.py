@@ -6,7 +6,6 @@ from dataclasses import replace
 import aiohttp
 import structlog
 
-from epp.config.salt_key import read_salt_key
 from epp.picker import Picker, clock
 from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
@@ -17,7 +16,6 @@ from epp.request.plan import feeds
 from epp.request.replica import new_ids
 from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens, rendering
 from epp.request.tokens.engine import EngineTokenizer
-from epp.state.blocks import Naming
 
 PREFIX_BYTES = 64 * 1024 * 1024
 """Memory for what is known of beginnings of prompts: those of thousands of long chats."""
@@ -106,17 +104,7 @@ def _tokens(
         spawn=spawn,
         offload=offload,
         clock=clock,
-        naming=_naming(picker),
+        naming=picker.naming,
     )
     picker.pool.on_first.append(tokens.watch.first_token)
     return tokens
-
-
-def _naming(picker: Picker) -> Naming:
-    """What all of a pool agree on. Raises ConfigError for a key file that cannot be used."""
-    file = picker.settings.salt_key_file
-    return Naming.of_pool(
-        picker.pool_id,
-        salt_key=None if file is None else read_salt_key(file),
-        namespace=picker.settings.cache_namespace,
-    )

@@ -12,6 +12,7 @@ import structlog
 
 from epp.config.key_file import parse_keys
 from epp.config.objectives_file import Declared
+from epp.config.salt_key import read_salt_key
 from epp.config.serve import LEAST_REFRESH_S, ServeSettings
 from epp.config.text_file import read_file
 from epp.control import objectives
@@ -33,8 +34,11 @@ from epp.request.profiles import ModeSwitch
 from epp.request.replica import short_name
 from epp.request.sealing import Sealer
 from epp.seals import SealKeys
+from epp.state.blocks import Naming
 from epp.state.endpoints import Endpoints
+from epp.state.event_ports import EventPorts
 from epp.state.hearing import follow
+from epp.state.leases import PLAIN_WRITER, Elector
 from epp.state.load import LoadBook, LoadRules
 from epp.state.model_pages import Asked, ModelPages
 from epp.state.pool import PoolState
@@ -43,6 +47,7 @@ from epp.state.prefix.predicted import PredictedIndex
 from epp.state.scrape import Scraper, ScrapeSettings
 from epp.state.sharing import Sharing
 from epp.state.store import Stream
+from epp.state.writing.plain_pool import PlainWriters
 from epp.stores import Place, ways
 
 TICK_S = 0.1
@@ -85,8 +90,21 @@ class Picker:
             )
         every_s = feeds.page_interval_s(self.live.built) or settings.refresh_metrics_interval_s
         every_s = max(LEAST_REFRESH_S, every_s)
+        self.chance = random.Random()
+        self.name = f"{short_name(settings.pod_name)}-{os.urandom(8).hex()}"
+        self.ways = ways(
+            settings,
+            place,
+            name=self.name,
+            members=lambda: [member.id for member in self.pool.endpoints],
+            is_member=lambda endpoint: endpoint in self.pool.endpoints,
+            clock=clock,
+            chance=self.chance,
+        )
+        self.naming = naming_of(settings)
+        self.plain = self._plain_writers()
         self.scraper = Scraper(
-            self.pool,
+            self.pool if self.plain is None else self.plain,
             settings=ScrapeSettings(interval_s=every_s, timeout_s=min(1.0, 0.8 * every_s)),
             engine_of=feeds.engine_of(self.live.built),
             missed=_warn_page,
@@ -102,17 +120,6 @@ class Picker:
             wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
         )
         self.alarm = SplitAlarm(has_roles=self._has_roles, clock=clock)
-        self.chance = random.Random()
-        self.name = f"{short_name(settings.pod_name)}-{os.urandom(8).hex()}"
-        self.ways = ways(
-            settings,
-            place,
-            name=self.name,
-            members=lambda: [member.id for member in self.pool.endpoints],
-            is_member=lambda endpoint: endpoint in self.pool.endpoints,
-            clock=clock,
-            chance=self.chance,
-        )
         self.sharing = self._shared()
         self.watch = Watch(self.pool, connected=lambda: self.ways.reader.connected)
         self.metrics = Metrics(
@@ -124,6 +131,7 @@ class Picker:
                     scraper=self.scraper,
                     models=self.model_pages,
                     sharing=self.sharing,
+                    plain=self.plain,
                     watch=self.watch,
                     cluster=lambda: self.members.cluster,
                 )
@@ -206,6 +214,26 @@ class Picker:
     def _has_roles(self) -> bool:
         return any(member.role is not Role.UNLABELLED for member in self.pool.endpoints)
 
+    def _plain_writers(self) -> PlainWriters | None:
+        """What writes for engines without a sidecar, where that is not another worker's."""
+        writing, settings = self.ways.writing, self.settings
+        if writing is None:
+            return None
+        return PlainWriters(
+            self.pool,
+            Elector(writing.register(), PLAIN_WRITER, clock=clock, rng=self.chance),
+            ports=EventPorts(
+                events=settings.kv_events_port,
+                replay=settings.kv_replay_port,
+                topic=settings.kv_events_topic,
+            ),
+            naming=self.naming,
+            open_writer=writing.open_writer,
+            clock=clock,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            rng=self.chance,
+        )
+
     def _shared(self) -> Sharing | None:
         """What other replicas have reserved, where there are others."""
         if self.ways.board is None:
@@ -235,6 +263,16 @@ class Picker:
         while True:
             self.pool.tick(clock(), listening_since=self.ways.reader.listening_since)
             await asyncio.sleep(TICK_S)
+
+
+def naming_of(settings: ServeSettings) -> Naming:
+    """What all of a pool agree on. Raises ConfigError for a key file that cannot be used."""
+    file = settings.salt_key_file
+    return Naming.of_pool(
+        PoolId(settings.pool_name),
+        salt_key=None if file is None else read_salt_key(file),
+        namespace=settings.cache_namespace,
+    )
 
 
 def tell_notes(built: Built) -> None:

@@ -9,13 +9,17 @@ from random import Random
 from epp.config.serve import ServeSettings
 from epp.errors import EppError
 from epp.framework import EndpointId, PoolId
+from epp.state.leases import Alone, Register
 from epp.state.mates.hub import Hub
 from epp.state.mates.link import Link
-from epp.state.store import Reader, SumsBoard
+from epp.state.store import Reader, SumsBoard, Writer
 from epp.state.store.board import RedisBoard
+from epp.state.store.leases import RedisRegister
 from epp.state.store.memory import StateServer
 from epp.state.store.place import read_access
+from epp.state.store.port_writer import StateWriter
 from epp.state.store.redis_reader import RedisReader
+from epp.state.store.redis_writer import RedisWriter
 
 BOARD_CALL_S = 0.5
 """A word with other replicas takes no longer: it is said again within the lease."""
@@ -32,10 +36,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """What it takes to write for engines without a sidecar."""
+
+    open_writer: Callable[[], Writer]
+    """Into the log, for one of them."""
+    register: Callable[[], Register]
+    """Of leases: which replica does what one does for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
     """`board` is None where there are no other replicas to hear of."""
 
     reader: Reader
+    writing: Writing | None = None
+    """None for a worker whose store another one hosts: that one writes."""
     board: SumsBoard | None = None
     listener: StateServer | Hub | None = None
     """To be started before anything is read."""
@@ -92,21 +108,32 @@ def ways(
             ca_file=settings.redis_ca_file,
         )
         board = RedisBoard(access, pool, name, call_s=BOARD_CALL_S)
+        streams = settings.redis_streams
         return Ways(
-            reader=RedisReader(access, pool, members=members, streams=settings.redis_streams),
+            reader=RedisReader(access, pool, members=members, streams=streams),
+            writing=Writing(
+                open_writer=lambda: RedisWriter(access, pool, streams=streams),
+                register=lambda: RedisRegister(access, pool, name, call_s=BOARD_CALL_S),
+            ),
             board=board,
             counts=board.counts,
         )
     if place is not None and place.number > 0:
         link = Link(place.socket, clock=clock, rng=chance)
         return Ways(reader=link, board=link, counts=link.counts)
-    server = StateServer(
-        settings.state_host,
-        settings.state_port,
-        token=settings.state_token(),
-        is_member=is_member,
+    host, token = settings.state_host, settings.state_token()
+    server = StateServer(host, settings.state_port, token=token, is_member=is_member)
+
+    # What we write ourselves passes the checks of our own port, like everybody's.
+    writing = Writing(
+        open_writer=lambda: StateWriter(_reached(host), server.port, token=token), register=Alone
     )
     if place is None:
-        return Ways(reader=server, listener=server)
+        return Ways(reader=server, writing=writing, listener=server)
     hub = Hub(server, place.socket, clock=clock)
-    return Ways(reader=hub, board=hub, listener=hub, counts=hub.counts)
+    return Ways(reader=hub, writing=writing, board=hub, listener=hub, counts=hub.counts)
+
+
+def _reached(host: str) -> str:
+    """Where a port that listens on `host` is reached from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound

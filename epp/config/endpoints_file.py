@@ -20,11 +20,14 @@ from . import located
 from .located import Located
 
 MAX_ENDPOINTS = 1024
+OF_PLAIN = ("kvEventsPort", "kvReplayPort", "kvEventsTopic", "dpRank")
+"""What only an entry without a sidecar may say."""
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
+EventsPort = Annotated[int, Field(ge=0, le=65535)]
 
 
 class EndpointEntry(BaseModel):
@@ -42,6 +45,16 @@ class EndpointEntry(BaseModel):
     metricsPort: Port | None = None  # noqa: N815 - the name in the file format
     """Port of the metrics page; the endpoint's own port when absent."""
     sidecar: bool = True
+    kvEventsPort: EventsPort | None = None  # noqa: N815 - the name in the file format
+    """Without a sidecar: TCP port of the KV events of the engine's first rank; 0: of none. As
+    `--kv-events-port` says when absent."""
+    kvReplayPort: EventsPort | None = None  # noqa: N815 - the name in the file format
+    """Where it says them again, likewise."""
+    kvEventsTopic: Annotated[str, Field(max_length=1024)] | None = None  # noqa: N815 - likewise
+    """How the topics of its events begin, likewise."""
+    dpRank: Annotated[int, Field(ge=0, le=1023)] | None = None  # noqa: N815 - likewise
+    """Without a sidecar: data parallel rank of the endpoint, whose ports of KV events are those of
+    the first one plus it."""
     legPort: Port | None = None  # noqa: N815 - the name in the file format
     """Where this one's sidecar takes prefill legs, in a pool that uses leg ports and no leg key;
     the asking sidecar's own leg port when absent."""
@@ -92,6 +105,7 @@ def parse_entries(text: bytes, where: str) -> Entries:
     parsed = located.checked(EndpointsFile, file)
     seen: dict[object, int] = {}
     for number, entry in enumerate(parsed.endpoints):
+        _check_events(file, number, entry)
         identity = (entry.identity, entry.port)
         for what, key in (("identity", identity), ("address", f"{entry.host}:{entry.port}")):
             if key in seen:
@@ -101,3 +115,13 @@ def parse_entries(text: bytes, where: str) -> Entries:
                 )
             seen[key] = number
     return Entries(tuple(parsed.endpoints), file)
+
+
+def _check_events(file: Located, number: int, entry: EndpointEntry) -> None:
+    """Who follows an engine's KV events is said once: its sidecar has flags for that."""
+    said = [name for name in OF_PLAIN if getattr(entry, name) is not None]
+    if entry.sidecar and said:
+        raise file.fault(
+            ("endpoints", number, said[0]),
+            "is for an engine without a sidecar: add `sidecar: false`, or tell it to the sidecar",
+        )

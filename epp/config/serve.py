@@ -144,6 +144,21 @@ class ServeSettings(BaseModel):
     state_token_file: Path | None = Field(
         None, description="File with the token that sidecars must show; required off loopback."
     )
+    kv_events_port: Port = Field(
+        0,
+        description="TCP port where engines without a sidecar publish their KV events (vLLM: 5557);"
+        " one elected replica follows them. 0: only where a pod or an entry names one.",
+    )
+    kv_replay_port: Port = Field(
+        0,
+        description="Where they say events again that were missed (vLLM's replay_endpoint). 0: "
+        "nowhere; such an engine is only predicted after a gap, until its cache is emptied.",
+    )
+    kv_events_topic: str = Field(
+        "",
+        max_length=1024,
+        description="How the topics of their events begin; others are left out. Default: all.",
+    )
     decision_deadline_s: Seconds = Field(
         0.2, gt=0, le=10, description="Time for one decision; then load alone decides."
     )

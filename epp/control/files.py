@@ -12,6 +12,7 @@ from epp.config.text_file import read_file
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member
+from epp.state.event_ports import EventPorts
 
 from .watched import changes
 
@@ -75,4 +76,11 @@ def _member(found: Entries, number: int, pool: PoolId, warn: Warn) -> Member:
         labels=entry.labels,
         metrics_url=f"http://{entry.host}:{entry.metricsPort or entry.port}/metrics",
         has_sidecar=entry.sidecar,
+        events=EventPorts(
+            events=entry.kvEventsPort,
+            replay=entry.kvReplayPort,
+            topic=entry.kvEventsTopic,
+            step=entry.dpRank or 0,
+            rank=entry.dpRank,
+        ),
     )

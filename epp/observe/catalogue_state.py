@@ -98,6 +98,13 @@ STATE = (
     ),
     Family("epp_store_connected", _G, (), "1 where the last call to the store worked, else 0."),
     Family(
+        "epp_log_lag_seconds",
+        _G,
+        (),
+        "How long ago there was last nothing in the log that this replica had not read: 0 while "
+        "it keeps up; absent while the log is out of reach.",
+    ),
+    Family(
         "epp_store_events_total",
         _C,
         ("event",),
@@ -122,6 +129,37 @@ STATE = (
         "Words between replicas: said, heard, failed (the board was away), lapsed (what others had "
         "reserved was forgotten, for nobody told us for a whole lease), odd (sums that could not "
         "be read); between workers also lines, slow, damaged, full, connected, lost.",
+    ),
+    Family(
+        "epp_lease_held",
+        _G,
+        ("lease",),
+        "1 while this replica does what one does for all: plain-writer (writes for engines without "
+        "a sidecar). Of all replicas at most one says 1; none does while nobody can be asked.",
+    ),
+    Family(
+        "epp_lease_events_total",
+        _C,
+        ("lease", "event"),
+        "Turns of this replica: taken, lost (also: it could not be renewed in time), failed "
+        "(nobody could be asked whose turn it is).",
+    ),
+    Family(
+        "epp_plain_members",
+        _G,
+        ("state",),
+        "Engines without a sidecar whose KV events this replica follows for all: written (to the "
+        "log), waiting (for the engine, the name of its model, or the store), left-out (beyond "
+        "512).",
+    ),
+    Family(
+        "epp_plain_events_total",
+        _C,
+        ("event",),
+        "Of these engines: claims, records, snapshots, fenced (another writer took over), "
+        "store-failures, failed (writers that were started again); of their KV events frames, "
+        "gaps, restarts, replays (that were asked for), failed-replays, undecodable, other-ranks "
+        "(batches of other data parallel ranks, left out).",
     ),
     Family("epp_scraped_endpoints", _G, (), "Endpoints whose own metrics pages are read now."),
     Family(

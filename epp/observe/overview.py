@@ -39,6 +39,7 @@ def page(pool: PoolState, numbers: StateNumbers, *, mode: str, now: float) -> di
         "sizes": dict(pool.sizes),
         "limited": dict(pool.limited),
         "store_connected": None if store is None else store.connected,
+        "log_lag_s": None if store is None else store.lag_s,
         "scraped": None if scraper is None else scraper.active,
         "replicas": None if sharing is None else sharing.replicas,
     }

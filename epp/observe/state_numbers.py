@@ -21,6 +21,8 @@ class StoreNumbers(Protocol):
     @property
     def connected(self) -> bool: ...
     @property
+    def lag_s(self) -> float | None: ...
+    @property
     def happened(self) -> Mapping[str, int]: ...
     @property
     def held(self) -> Mapping[str, int]: ...
@@ -48,6 +50,27 @@ class ReplicaNumbers(Protocol):
 
     @property
     def replicas(self) -> int: ...
+
+
+class ElectedNumbers(Protocol):
+    """See `epp.state.leases.Elector`."""
+
+    name: str
+    counts: Tally[str]
+
+    @property
+    def held(self) -> bool: ...
+
+
+class PlainNumbers(Protocol):
+    """See `epp.state.writing.plain_pool.PlainWriters`."""
+
+    @property
+    def elector(self) -> ElectedNumbers: ...
+    @property
+    def held(self) -> Mapping[str, int]: ...
+    @property
+    def happened(self) -> Mapping[str, int]: ...
 
 
 class AlarmNumbers(Protocol):
@@ -82,6 +105,7 @@ class StateNumbers:
     scraper: ScrapeNumbers | None = None
     models: PageNumbers | None = None
     sharing: ReplicaNumbers | None = None
+    plain: PlainNumbers | None = None
     watch: AlarmNumbers | None = None
     cluster: Callable[[], ClusterNumbers | None] = lambda: None
     """None as long as Kubernetes is not asked."""
@@ -109,6 +133,7 @@ class StateNumbers:
         """Of what the state path listens to."""
         if self.store is not None:
             yield _family("epp_store_connected", [((), float(self.store.connected))])
+            yield _family("epp_log_lag_seconds", [((), self.store.lag_s)])
             yield _family("epp_store_events_total", tally(self.store.happened))
             yield _family("epp_store_size", tally(self.store.held))
         if self.scraper is not None:
@@ -119,11 +144,23 @@ class StateNumbers:
         if self.sharing is not None:
             yield _family("epp_replicas", [((), float(self.sharing.replicas))])
             yield _family("epp_replica_events_total", tally(self.sharing.counts))
+        if self.plain is not None:
+            yield from _elected(self.plain.elector)
+            yield _family("epp_plain_members", tally(self.plain.held))
+            yield _family("epp_plain_events_total", tally(self.plain.happened))
         if self.watch is not None:
             yield _family("epp_alarm", tally(self.watch.active))
         cluster = self.cluster()
         if cluster is not None:
             yield from _kube(cluster, now)
+
+
+def _elected(elector: ElectedNumbers) -> Iterator[Metric]:
+    yield _family("epp_lease_held", [((elector.name,), float(elector.held))])
+    yield _family(
+        "epp_lease_events_total",
+        [((elector.name, event), float(count)) for event, count in elector.counts.items()],
+    )
 
 
 def _kube(cluster: ClusterNumbers, now: float) -> Iterator[Metric]:

@@ -38,6 +38,8 @@ def _pool(page: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Iter
     parts += [f"{number:,} {what}" for what, number in page["sizes"].items()]
     if page["store_connected"] is not None:
         parts.append("store connected" if page["store_connected"] else "STORE AWAY")
+    if page["log_lag_s"]:
+        parts.append(f"LOG READ {page['log_lag_s']:.1f}s LATE")
     if page["replicas"] is not None:
         parts.append(f"{page['replicas']} other replicas")
     if page["scraped"]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from epp.framework import Endpoint, EndpointId, Incarnation, Role, Rung
 
+from .event_ports import NOTHING_SAID, EventPorts
+
 NOT_READY_BELIEVED_S = 30.0
 """A sidecar's "not ready" is believed this long after its last word; then it is only old news."""
 
@@ -30,6 +32,8 @@ class Member:
     """Page to scrape where no fresh report of a sidecar is at hand."""
     has_sidecar: bool = True
     """A sidecar stands before the engine: it reports load, first tokens and ends of requests."""
+    events: EventPorts = NOTHING_SAID
+    """Without a sidecar: where the engine tells what its cache holds."""
 
 
 @dataclass(frozen=True, slots=True)

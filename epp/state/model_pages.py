@@ -1,4 +1,4 @@
-"""Read from each endpoint's page of models what it serves; a shell around `models_on`.
+"""Read from each endpoint's page of models what it serves; a shell around `served_models`.
 
 Pages are read one round after another, a bounded number of them at the same time. One that cannot
 be read changes nothing: what the endpoint said before is believed until it says otherwise or leaves
@@ -12,40 +12,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
-import msgspec
 
 from epp.framework import EndpointId
 
+from .served_models import models_on
+
 MAX_PAGE_BYTES = 1 << 20
-MAX_MODELS = 1024
-"""Of one endpoint; the first ones count."""
-MAX_NAME = 256
-"""Characters of a model's name; a longer one is left out, as no request can be asked by it."""
 PAGES = "pages"
 """The outcome of a page that was read."""
 _LOOK_S = 0.5
 """How soon another plan is noticed."""
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Page(msgspec.Struct):
-    data: list[_Model]
-
-
-_page = msgspec.json.Decoder(_Page)
-
-
-def models_on(page: bytes) -> frozenset[str]:
-    """The names on a page of models. Raises ValueError for anything else. Pure."""
-    try:
-        found = _page.decode(page)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError("no page of models") from error
-    names = [model.id for model in found.data[:MAX_MODELS]]
-    return frozenset(name for name in names if 0 < len(name) <= MAX_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +102,27 @@ class ModelPages:
 
     async def _read(self, session: aiohttp.ClientSession, url: str) -> tuple[str, frozenset[str]]:
         """How it went, and the names."""
-        nothing = frozenset[str]()
+        outcome, page = await read_page(session, url)
         try:
-            async with session.get(url, allow_redirects=False) as answer:
-                if answer.status != 200:
-                    return "status", nothing
-                body = await _body(answer)
-            return (
-                ("too-large", nothing) if len(body) > MAX_PAGE_BYTES else (PAGES, models_on(body))
-            )
-        except TimeoutError:
-            return "timeout", nothing
-        except aiohttp.ClientConnectorError:
-            return "unreachable", nothing
-        except (aiohttp.ClientError, OSError, ValueError):
-            return "broken", nothing
+            return outcome, models_on(page) if outcome == PAGES else frozenset()
+        except ValueError:
+            return "broken", frozenset()
+
+
+async def read_page(session: aiohttp.ClientSession, url: str) -> tuple[str, bytes]:
+    """How it went, and the page's bytes, none but for `PAGES`."""
+    try:
+        async with session.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                return "status", b""
+            body = await _body(answer)
+    except TimeoutError:
+        return "timeout", b""
+    except aiohttp.ClientConnectorError:
+        return "unreachable", b""
+    except (aiohttp.ClientError, OSError):
+        return "broken", b""
+    return ("too-large", b"") if len(body) > MAX_PAGE_BYTES else (PAGES, body)
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

@@ -44,15 +44,21 @@ class EventSubscriber:
         endpoint: str,
         *,
         bind: bool,
+        topic: str = "",
+        context: zmq.asyncio.Context | None = None,
         max_message: int = MAX_PAYLOAD,
         max_queue: int = MAX_QUEUE,
     ) -> None:
+        """`topic`: how the topics begin whose messages are taken. `context`: of many subscribers,
+        who would have threads of their own without it; it outlives them."""
         if max_message <= 0 or max_queue <= 0:
             raise ValueError("max_message and max_queue must be positive")
         self._endpoint = endpoint
         self._bind = bind
         self._max_message = max_message
         self._max_queue = max_queue
+        self._topic = topic.encode()
+        self._shared = context
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self.received = 0
@@ -68,8 +74,10 @@ class EventSubscriber:
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     async def __aenter__(self) -> Self:
-        self._context = zmq.asyncio.Context()
-        socket = self._socket = self._context.socket(zmq.SUB)
+        context = self._shared
+        if context is None:
+            context = self._context = zmq.asyncio.Context()
+        socket = self._socket = context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, self._max_queue)
         if self._bind:
@@ -77,7 +85,7 @@ class EventSubscriber:
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         socket.setsockopt(zmq.IPV6, int("::" in self._endpoint or "[" in self._endpoint))
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.setsockopt(zmq.SUBSCRIBE, self._topic)
         try:
             if self._bind:
                 socket.bind(self._endpoint)
@@ -121,6 +129,8 @@ class EventSubscriber:
             return frame
 
     def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
         if self._context is not None:
             self._context.destroy(linger=0)
         self._context = self._socket = None

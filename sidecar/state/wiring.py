@@ -6,7 +6,7 @@ from functools import partial
 from epp.config.salt_key import read_salt_key
 from epp.state.blocks import Naming
 from epp.state.engine_blocks import Delta
-from epp.state.subscriber import of_rank
+from epp.state.subscriber import EventSubscriber, of_rank
 from epp.state.writing.cache import CacheMirror
 from epp.state.writing.following import Following, Taker
 from sidecar.settings import SidecarSettings
@@ -36,9 +36,9 @@ def following_of(settings: SidecarSettings, taker: Taker) -> Following:
     assert settings.kv_events is not None
     rank = settings.dp_rank or 0
     replay = settings.kv_replay
+    events = of_rank(settings.kv_events, rank) if rank else settings.kv_events
     return Following(
-        of_rank(settings.kv_events, rank) if rank else settings.kv_events,
+        EventSubscriber(events, bind=settings.kv_events_bind),
         taker,
-        bind=settings.kv_events_bind,
         replay=of_rank(replay, rank) if rank and replay is not None else replay,
     )

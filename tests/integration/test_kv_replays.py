@@ -10,7 +10,7 @@ from epp.state.blocks import seed_of, token_keys
 from epp.state.events import Frame
 from epp.state.replaying import ReplayError, fetch
 from epp.state.sequence import Replay
-from epp.state.subscriber import SubscribeError, of_rank
+from epp.state.subscriber import EventSubscriber, SubscribeError, of_rank
 from epp.state.writing.cache import CacheMirror
 from epp.state.writing.following import Following
 from tests.fakes.kv_publisher import CLEARED_MAP, removed_map, stored_map
@@ -70,7 +70,8 @@ class Mirror:
 async def following(engine: ReplayingPublisher, mirror: Mirror) -> AsyncIterator[Following]:
     ready = asyncio.Event()
     ready.set()
-    follow = Following(engine.endpoint, mirror, bind=False, replay=engine.replay_endpoint)
+    subscriber = EventSubscriber(engine.endpoint, bind=False)
+    follow = Following(subscriber, mirror, replay=engine.replay_endpoint)
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(follow.run(ready))
         try:
@@ -181,7 +182,7 @@ async def test_messages_that_waited_while_the_engine_restarted_are_left_unread()
     mirror, ready = Mirror(), asyncio.Event()
     async with ReplayingPublisher().running() as engine:
         engine.silent = True
-        follow = Following(engine.endpoint, mirror, bind=False, replay=None)
+        follow = Following(EventSubscriber(engine.endpoint, bind=False), mirror, replay=None)
         async with asyncio.TaskGroup() as tg:
             task = tg.create_task(follow.run(ready))
             for _ in range(20):

@@ -9,6 +9,7 @@ from epp.control.files import load_endpoints, parse_endpoints
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member
+from epp.state.event_ports import NOTHING_SAID, EventPorts
 
 POOL = PoolId("pool")
 
@@ -45,6 +46,24 @@ def test_a_full_entry() -> None:
         metrics_url="http://10.0.0.7:9100/metrics",
         has_sidecar=False,
     )
+
+
+def test_an_engine_without_a_sidecar_may_say_where_its_events_are() -> None:
+    head = "{name: a, address: 127.0.0.1, port: 8001, sidecar: false"
+    (member,) = read(
+        f"endpoints: [{head}, kvEventsPort: 5557, kvReplayPort: 0, kvEventsTopic: kv, dpRank: 1}}]"
+    )
+    assert member.events == EventPorts(events=5557, replay=0, topic="kv", step=1, rank=1)
+    (member,) = read(f"endpoints: [{head}}}]")
+    assert member.events == NOTHING_SAID
+
+
+@pytest.mark.parametrize("said", ["kvEventsPort", "kvReplayPort", "kvEventsTopic", "dpRank"])
+def test_events_of_an_engine_behind_a_sidecar_are_told_to_that_alone(said: str) -> None:
+    text = f"endpoints: [{{name: a, address: 127.0.0.1, port: 1, {said}: 1}}]"
+    told = fault(text.replace("Topic: 1", "Topic: '1'"))
+    assert told.startswith("e.yaml:1:")
+    assert "sidecar: false" in told
 
 
 def test_the_least_entry_and_json() -> None:

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.control.kube.declared import OBJECTIVES, REWRITES, Reading, of_pool
+from epp.control.kube.membership import Membership
 from epp.control.kube.objects import Pod, pods_by, read_pod, read_pool
 from epp.control.kube.reflection import Failed, Next, Reflection
+from epp.framework import PoolId
+from epp.state.event_ports import NOTHING_SAID, EventPorts, EventSource, source_of
 
 
 def pod(name: str, version: int, ip: str = "10.0.0.1", **meta: Any) -> dict[str, Any]:
@@ -186,6 +189,49 @@ def test_active_ports_are_read_in_either_spelling(
 ) -> None:
     found = read_pod(json.dumps(pod("a", 1, annotations=annotations)).encode()).value
     assert found.active_ports == ports
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({}, NOTHING_SAID),
+        ({"gie-epp/kv-events-port": " 5557 "}, EventPorts(events=5557)),
+        (
+            {"gie-epp/kv-replay-port": "5600", "gie-epp/kv-events-topic": "kv@"},
+            EventPorts(replay=5600, topic="kv@"),
+        ),
+        ({"gie-epp/kv-events-port": "0"}, EventPorts(events=0)),
+        ({"gie-epp/kv-events-port": "65536"}, NOTHING_SAID),
+        ({"gie-epp/kv-events-port": "first"}, NOTHING_SAID),
+    ],
+)
+def test_a_pod_without_a_sidecar_says_where_its_events_are(
+    annotations: dict[str, str], said: EventPorts
+) -> None:
+    plain = pod("a", 1, annotations=annotations)
+    assert read_pod(json.dumps(plain).encode()).value.events == said
+    plain["spec"] = {"initContainers": [{"name": "epp-sidecar"}]}
+    assert read_pod(json.dumps(plain).encode()).value.events == NOTHING_SAID
+
+
+def test_each_of_several_ports_is_a_rank_whose_events_are_one_port_higher() -> None:
+    members = Membership(PoolId("p"), odd_role=lambda *_: None)
+    members.listen_at((8000, 8001))
+    status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    plain = pod("a", 1, annotations={"gie-epp/kv-events-port": "5557"}) | {"status": status}
+    members.tell("a", read_pod(json.dumps(plain).encode()).value)
+    assert [
+        source_of(member.address, member.events, EventPorts(replay=5600))
+        for member in members.members()
+    ] == [
+        EventSource(
+            events=f"tcp://10.0.0.1:{5557 + rank}",
+            replay=f"tcp://10.0.0.1:{5600 + rank}",
+            topic="",
+            rank=None,
+        )
+        for rank in range(2)
+    ]
 
 
 def test_our_sidecar_is_known_by_its_container_native_or_not() -> None:

@@ -413,6 +413,29 @@ def test_not_ready_takes_an_endpoint_out_at_once(state: PoolState) -> None:
     assert len(state.ready(0.04)) == 2
 
 
+def test_who_writes_for_an_engine_without_a_sidecar_speaks_of_its_cache_alone() -> None:
+    state = new_state(sidecars=False)
+    page = EngineMetrics(report=LoadReport(waiting=7), start_ms=1)
+    for endpoint in (A, B):
+        state.scraped(endpoint, page, 0.0)
+    state.scrape_failed(B, 0.0, refused=True)
+    status = EngineStatus(report=LoadReport(waiting=0), ready=False, events=True)
+    for endpoint in (A, B):
+        Writer(state, endpoint).say(0.1, reset=True, stored=KEYS[:4], status=status)
+    assert [one.id for one in state.ready(0.1)] == [A]
+    chosen = pick(state, A, 0.1)
+    assert chosen.match.source is Source.PRECISE
+    assert chosen.load.waiting == 7
+    assert {target.endpoint for target in state.scrape_targets(0.1)} == {A, B}
+    # Nobody will say that the request is done: it ends by estimate, not with the writer's silence.
+    state.charge(chosen, request(), 0.1)
+    state.response_headers("r", 200, 0.2)
+    state.first_byte("r", 0.3)
+    state.scraped(A, page, 0.4)
+    state.reset("r", answered=True, now=0.5)
+    assert state.reserved() == {}
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -21,7 +21,7 @@ from epp.plugins.filters.served_model import ServedModel
 from epp.request.plan import feeds, report
 from epp.request.plan.live import Built, build, unfollowed
 from epp.request.plan.resolve import resolve
-from epp.state.model_pages import MAX_MODELS, MAX_NAME, models_on
+from epp.state.served_models import MAX_MODELS, MAX_NAME, models_on
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 

@@ -35,6 +35,7 @@ def page(*members: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "sizes": {"reservations": 4},
         "limited": {"reservations": 0},
         "store_connected": True,
+        "log_lag_s": 0.0,
         "scraped": 0,
         "replicas": 1,
     } | changes
@@ -81,6 +82,12 @@ def test_trouble_comes_first_and_is_said() -> None:
     assert "feed-gap 3   no room for reservations 5" in told
     assert "wrong: no-events (1)" in told
     assert "done-unknown" not in told
+
+
+def test_a_log_that_is_read_late_is_said() -> None:
+    assert "LOG READ 2.5s LATE" in text(page(log_lag_s=2.5))
+    for timely in (0.0, None):
+        assert "LATE" not in text(page(log_lag_s=timely))
 
 
 def test_a_screen_shows_as_many_endpoints_as_fit() -> None:

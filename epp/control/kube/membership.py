@@ -6,7 +6,7 @@ change stay the same objects.
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epp.control.files import ROLE_LABEL
 from epp.framework import EndpointId, PoolId, Role
@@ -86,8 +86,9 @@ class Membership:
                 labels=pod.labels,
                 metrics_url=f"http://{host}:{port}/metrics",
                 has_sidecar=pod.has_sidecar,
+                events=replace(pod.events, step=step) if step else pod.events,
             )
-            for port in self._ports
+            for step, port in enumerate(self._ports)
             if active is None or port in active
         )
 

@@ -11,10 +11,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from epp.state.event_ports import NOTHING_SAID, EventPorts
+
 T = TypeVar("T")
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotation of a pod: which of the pool's ports it serves, comma separated. The first counts."""
+KV_EVENTS_PORT = "gie-epp/kv-events-port"
+KV_REPLAY_PORT = "gie-epp/kv-replay-port"
+KV_EVENTS_TOPIC = "gie-epp/kv-events-topic"
+"""Annotations of a pod without our sidecar: where its engine tells what its cache holds."""
 SIDECAR = "epp-sidecar"
 """Name of the container that tells that our sidecar stands before the engine."""
 MAX_PORTS = 8
@@ -97,6 +103,8 @@ class Pod:
     active_ports: frozenset[int] | None
     """Only these of the pool's ports; None: all of them."""
     has_sidecar: bool
+    events: EventPorts
+    """Of its first port; nothing where a sidecar follows them."""
 
 
 def read_pod(raw: bytes | msgspec.Raw) -> Held[Pod]:
@@ -106,6 +114,8 @@ def read_pod(raw: bytes | msgspec.Raw) -> Held[Pod]:
     ready = any(one.type == "Ready" and one.status == "True" for one in status.conditions or ())
     takes = ready and meta.deletion_timestamp is None and status.phase not in _OVER
     every = [*(wire.spec.containers or ()), *(wire.spec.init_containers or ())]
+    has_sidecar = any(one.name == SIDECAR for one in every)
+    annotations = meta.annotations or {}
     pod = Pod(
         uid=meta.key,
         name=meta.name,
@@ -113,10 +123,26 @@ def read_pod(raw: bytes | msgspec.Raw) -> Held[Pod]:
         labels=meta.labels or {},
         ip=status.pod_ip,
         takes_requests=takes,
-        active_ports=_active(meta.annotations or {}, wire.spec, every),
-        has_sidecar=any(one.name == SIDECAR for one in every),
+        active_ports=_active(annotations, wire.spec, every),
+        has_sidecar=has_sidecar,
+        events=NOTHING_SAID if has_sidecar else _events(annotations),
     )
     return Held(meta.key, meta.resource_version, pod)
+
+
+def _events(annotations: dict[str, str]) -> EventPorts:
+    """What is no port counts as not said."""
+    topic = annotations.get(KV_EVENTS_TOPIC)
+    ports = [_port(annotations.get(name)) for name in (KV_EVENTS_PORT, KV_REPLAY_PORT)]
+    if topic is None and ports == [None, None]:
+        return NOTHING_SAID
+    return EventPorts(events=ports[0], replay=ports[1], topic=topic)
+
+
+def _port(said: str | None) -> int | None:
+    text = (said or "").strip()
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 65_536
+    return number if number <= 65_535 else None
 
 
 def _active(

@@ -94,6 +94,11 @@ class Reader(Protocol):
         """From when on it has been so without a break, by the loop's clock; None: it is not."""
 
     @property
+    def lag_s(self) -> float | None:
+        """How long ago there was last nothing in the log that we had not read; 0: that is so now.
+        None while it is out of reach."""
+
+    @property
     def warm(self) -> bool:
         """Whether what was known before we came has been read, once."""
 
@@ -121,6 +126,10 @@ class OneStream:
     @property
     def behind_s(self) -> float:
         """Records come as they are said, or not at all."""
+        return 0.0
+
+    @property
+    def lag_s(self) -> float:
         return 0.0
 
     @property

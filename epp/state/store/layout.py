@@ -9,12 +9,14 @@ for stream n:
 `epp:<tag>:writers`              sorted set: endpoints by the time in the log of their snapshots
 `epp:<tag>:streams`              how many streams this pool's writers were told to use
 `epp:{<pool>:0}:sums…`           what each replica has reserved; see `board`
+`epp:{<pool>:0}:elected:<name>`  which replica does what one does for all; see `leases`
 
 Least rights (Redis ACL):
 Writers: `~epp:{<pool>:*}:* +evalsha +script|load +hmget +hset +hdel +get +set +pexpire
 +exists +xadd +xtrim +xlen +xrevrange +zadd +zrange +zrem +zcard +time`.
-Readers: `%R~epp:{<pool>:*}:* ~epp:{<pool>:0}:sums* +xread +xrange +xinfo|stream +info +hmget +get
-+evalsha +script|load +time +hset +hdel +zadd +zrem +zrangebyscore +pexpire`.
+Readers: `%R~epp:{<pool>:*}:* ~epp:{<pool>:0}:sums* ~epp:{<pool>:0}:elected:* +xread +xrange
++xinfo|stream +info +hmget +get +evalsha +script|load +time +hset +hdel +zadd +zrem +zrangebyscore
++pexpire +set +del`; pickers that write for engines without a sidecar have a writer's rights too.
 """
 
 import zlib
@@ -49,6 +51,10 @@ def lease_key(endpoint: EndpointId, stream: int = 0) -> str:
 
 def snapshot_key(endpoint: EndpointId, stream: int = 0) -> str:
     return f"epp:{{{endpoint.pool}:{stream}}}:snapshot:{endpoint}"
+
+
+def elected_key(pool: PoolId, name: str) -> str:
+    return f"epp:{{{pool}:0}}:elected:{name}"
 
 
 def stream_of(endpoint: EndpointId, streams: int) -> int:

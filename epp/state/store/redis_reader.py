@@ -91,6 +91,10 @@ class RedisReader:
         return max(known) if len(known) == len(times) else None
 
     @property
+    def lag_s(self) -> float | None:
+        return max(stream.lag_s for stream in self._streams) if self.connected else None
+
+    @property
     def warm(self) -> bool:
         return all(stream.warm for stream in self._streams)
 
@@ -145,8 +149,17 @@ class RedisStream:
         self.behind_s = LONG_AGO_S
         self._abreast_at = float("-inf")
         """When a read began that left nothing unread."""
+        self._abreast = False
+        """The last one did."""
         self._wanted: set[EndpointId] = set()
         self._closing = False
+
+    @property
+    def lag_s(self) -> float:
+        """See `Reader`; at most `LONG_AGO_S`."""
+        if self._abreast:
+            return 0.0
+        return min(LONG_AGO_S, asyncio.get_running_loop().time() - self._abreast_at)
 
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         self._wanted.update(endpoints)
@@ -183,7 +196,8 @@ class RedisStream:
         entries = await self._call(self._read, self._call_s + BLOCK_MS / 1000)
         waited = loop.time() - self._abreast_at
         self.behind_s = 0.0 if waited <= PROMPT_S else min(waited, LONG_AGO_S)
-        if len(entries) < BATCH_ENTRIES:
+        self._abreast = len(entries) < BATCH_ENTRIES
+        if self._abreast:
             self._abreast_at = began
         return entries
 

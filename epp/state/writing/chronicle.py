@@ -24,9 +24,13 @@ class Chronicle:
     `wake` is called whenever there is something to publish.
     """
 
-    def __init__(self, mirror: Callable[[Callable[[Delta], None]], CacheMirror] = CacheMirror):
+    def __init__(
+        self,
+        mirror: Callable[[Callable[[Delta], None]], CacheMirror] = CacheMirror,
+        life: Life | None = None,
+    ) -> None:
         """`mirror` makes the engine's mirror, given who hears of changes."""
-        self.life = Life()
+        self.life = life or Life()
         self.wake: Callable[[], None] = lambda: None
         self.mirror = mirror(self._blocks_changed)
         self.outbox = Outbox()

@@ -42,15 +42,14 @@ class Following:
 
     def __init__(
         self,
-        endpoint: str,
+        subscriber: EventSubscriber,
         taker: Taker,
         *,
-        bind: bool,
         replay: str | None,
         fetch: Callable[[str, int], AsyncGenerator[Frame, None]] = fetch,
     ) -> None:
         self._taker = taker
-        self._subscriber = EventSubscriber(endpoint, bind=bind)
+        self._subscriber = subscriber
         self._replay = replay
         self._fetch = fetch
         self._news = asyncio.Event()

@@ -8,11 +8,14 @@ moment at which it was first seen, and a new life whenever there was a sign that
 class Life:
     """The engine's present life. Starts only ever rise, whatever clocks do."""
 
-    __slots__ = ("_lost", "_reported_ms", "start_ms")
+    __slots__ = ("_floor_ms", "_lost", "_reported_ms", "start_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, floor_ms: int = 0) -> None:
+        """`floor_ms`: start of a life that others have seen. What began at that very moment is the
+        same life; one whose start nobody tells is another."""
         self.start_ms = 0
         """Milliseconds of Unix time; 0 until the engine has been seen."""
+        self._floor_ms = floor_ms
         self._reported_ms: int | None = None
         self._lost = False
 
@@ -24,12 +27,12 @@ class Life:
         """The engine answered, perhaps saying when it started. Returns True for a new life."""
         if reported_ms is None:
             is_new = self.start_ms == 0 or self._lost
-            began = now_ms
+            began = max(now_ms, self._floor_ms + 1)
         else:
             is_new = self.start_ms == 0 or (
                 self._lost if self._reported_ms is None else reported_ms != self._reported_ms
             )
-            began = reported_ms
+            began = reported_ms if reported_ms >= self._floor_ms else self._floor_ms + 1
             self._reported_ms = reported_ms
         self._lost = False
         if is_new:

@@ -1,0 +1,147 @@
+"""Engines without sidecars: one elected replica writes for them, and all replicas know."""
+
+import asyncio
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from epp.sim.serving.server import EngineServer
+from epp.sim.tokenizer import encode
+from tests.fakes.engines import running_engine
+from tests.fakes.plain_pool import LEASE_S, Replica, member_of, replicas
+from tests.fakes.redis_server import RedisServer, running
+from tests.fakes.waiting import until
+
+PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
+OTHER = "Another prompt altogether, of which nobody has ever heard before this very moment. " * 20
+REPLAY = {"kv_replay": "tcp://127.0.0.1:0"}
+
+
+def whole(prompt: str) -> int:
+    """Own blocks of a prompt of which engine blocks of 16 tokens hold all but the last one."""
+    return (len(encode(prompt)) - 1) // 16 * 16 // 64
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with running() as started:
+        yield started
+
+
+async def ask(engine: EngineServer, prompt: str) -> None:
+    body = {"prompt": prompt, "max_tokens": 1}
+    async with (
+        aiohttp.ClientSession(engine.url) as http,
+        http.post("/v1/completions", json=body) as answer,
+    ):
+        assert answer.status == 200
+
+
+async def knows(replica: Replica, engine: EngineServer, prompt: str, blocks: int) -> None:
+    await until(lambda: replica.matched(engine, prompt) == blocks, within_s=10)
+
+
+def elected(made: list[Replica]) -> Replica:
+    (one,) = (one for one in made if one.elector.held)
+    return one
+
+
+async def test_what_a_plain_engine_holds_is_known_exactly_to_every_replica(
+    redis: RedisServer,
+) -> None:
+    async with running_engine(**REPLAY) as engine:
+        await ask(engine, PROMPT)  # before anybody listens: a replay tells of it
+        async with replicas(redis.url, [member_of(engine)], "one", "two") as made:
+            for one in made:
+                await knows(one, engine, PROMPT, whole(PROMPT))
+            await ask(engine, OTHER)
+            for one in made:
+                await knows(one, engine, OTHER, whole(OTHER))
+            async with (
+                aiohttp.ClientSession(engine.url) as http,
+                http.post("/admin/evict", json={"all": True}),
+            ):
+                pass
+            for one in made:
+                await knows(one, engine, PROMPT, 0)
+            assert [one.plain.held["written"] for one in made].count(1) == 1
+            assert sum(one.plain.happened.get("claims", 0) for one in made) == 1
+
+
+async def test_another_replica_goes_on_where_a_killed_one_was(redis: RedisServer) -> None:
+    async with (
+        running_engine(**REPLAY) as engine,
+        replicas(redis.url, [member_of(engine)], "one", "two") as made,
+    ):
+        await ask(engine, PROMPT)
+        for one in made:
+            await knows(one, engine, PROMPT, whole(PROMPT))
+        first = elected(made)
+        (second,) = (one for one in made if one is not first)
+        first.kill()
+        await ask(engine, OTHER)  # while nobody writes
+        await until(lambda: second.elector.held, within_s=2 * LEASE_S)
+        await knows(second, engine, OTHER, whole(OTHER))
+        assert second.matched(engine, PROMPT) == whole(PROMPT)
+        assert second.plain.happened["gaps"] == 0
+
+
+async def test_an_engine_that_begins_anew_is_credited_nothing_of_its_life_before(
+    redis: RedisServer,
+) -> None:
+    async with (
+        running_engine(**REPLAY) as engine,
+        replicas(redis.url, [member_of(engine)], "one") as (one,),
+    ):
+        await ask(engine, PROMPT)
+        await knows(one, engine, PROMPT, whole(PROMPT))
+        async with (
+            aiohttp.ClientSession(engine.url) as http,
+            http.post("/admin/restart", json={}) as answer,
+        ):
+            assert answer.status == 200
+        await until(lambda: one.matched(engine, PROMPT) <= 0, within_s=10)
+        await ask(engine, OTHER)
+        await knows(one, engine, OTHER, whole(OTHER))
+        assert one.matched(engine, PROMPT) == 0
+
+
+async def test_who_lost_the_lease_writes_no_more(redis: RedisServer) -> None:
+    async with (
+        running_engine(**REPLAY) as engine,
+        replicas(redis.url, [member_of(engine)], "one") as (one,),
+    ):
+        await until(lambda: one.plain.held["written"] == 1, within_s=10)
+        redis.freeze()
+        await until(lambda: not one.elector.held, within_s=2 * LEASE_S)
+        await until(lambda: one.plain.held["written"] + one.plain.held["waiting"] == 0)
+        claims = one.plain.happened["claims"]
+        await asyncio.sleep(0.3)
+        assert one.plain.happened["claims"] == claims
+        redis.thaw()
+        await until(lambda: one.plain.held["written"] == 1, within_s=10)
+
+
+async def test_no_more_engines_are_followed_than_may_be(redis: RedisServer) -> None:
+    async with running_engine(name="a", **REPLAY) as a, running_engine(name="b", **REPLAY) as b:
+        members = [member_of(a), member_of(b)]
+        async with replicas(redis.url, members, "one", most=1) as (one,):
+            await until(lambda: one.plain.held["written"] == 1, within_s=10)
+            assert one.plain.held == {"written": 1, "waiting": 0, "left-out": 1}
+            one.pool.replace(members[1:], 0.0)
+            await until(
+                lambda: one.plain.held == {"written": 1, "waiting": 0, "left-out": 0}, within_s=10
+            )
+            await ask(b, PROMPT)
+            await knows(one, b, PROMPT, whole(PROMPT))
+
+
+async def test_engines_behind_sidecars_need_nobody_elected(redis: RedisServer) -> None:
+    async with (
+        running_engine(**REPLAY) as engine,
+        replicas(redis.url, [member_of(engine, sidecar=True)], "one") as (one,),
+    ):
+        await asyncio.sleep(0.3)
+        assert one.elector.counts["taken"] == 0
+        assert redis.command("DBSIZE") == ":0\r\n"
