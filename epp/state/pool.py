@@ -353,12 +353,14 @@ class PoolState:
         self._unconfirmed.take(inc.endpoint)
 
     def _take(self, record: Record, inc: Incarnation, now: float, behind_s: float) -> None:
-        if record.part is None:
+        member = self.endpoints.member(record.endpoint)
+        if record.part is None and member is not None and member.has_sidecar:
+            # Another picker that writes for an engine knows of its cache alone.
             self._load.writer_seen(inc)
             self.endpoints.heard(record.endpoint)
-        if record.status is not None and record.part is None:
-            self.endpoints.set_ready(record.endpoint, record.status.ready, now)
-            self._load.report(inc, record.status.report, now - behind_s)
+            if record.status is not None:
+                self.endpoints.set_ready(record.endpoint, record.status.ready, now)
+                self._load.report(inc, record.status.report, now - behind_s)
         if record.blocks is not None:
             confirmed = self._mirror.change(record.blocks, inc, most=self._most_blocks(inc, now))
             if confirmed:
