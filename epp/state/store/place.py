@@ -229,6 +229,10 @@ class _Credentials(CredentialProvider):
             password = read_password(access.password_file)
         return (password,) if access.user is None else (access.user, password)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """The client's own warns at each connection that it is not overridden."""
+        return self.get_credentials()
+
 
 def read_password(path: Path) -> str:
     """The file's text without a line's end. Raises StoreError that does not quote it."""
