@@ -6,6 +6,7 @@ endpoint serves. Nothing is booked here, so that one may also ask what would hap
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import structlog
@@ -279,7 +280,7 @@ _FAILED = split.Part(why=split.Why.FAILED)
 """A failure of ours costs the split, and not the request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Parts:
     """What others than the destination do."""
 
@@ -290,7 +291,7 @@ class _Parts:
 
 def _stage(part: split.Part, profile: str, decider: str, eligible: Candidates) -> Stage:
     if part.left is None:
-        return Stage(why=part.why, decider=decider, profile=profile)
+        return _undone(part.why, profile, decider)
     excluded, left_out = _excluded(part.left, since=eligible)
     found = part.selection
     return Stage(
@@ -305,12 +306,22 @@ def _stage(part: split.Part, profile: str, decider: str, eligible: Candidates) -
     )
 
 
+@lru_cache(maxsize=256)
+def _undone(why: str, profile: str, decider: str) -> Stage:
+    """Where nobody looked for others: there are few such, and every request has two."""
+    return Stage(why=why, decider=decider, profile=profile)
+
+
 def _known(course: Course, built: Built) -> bool:
     """Whether all that it names is there."""
-    profiles = {course.destination, course.prefill or course.destination}
-    profiles.add(course.encode or course.destination)
-    deciders = {course.prefill_decider, course.encode_decider} - {""}
-    return profiles <= built.profiles.keys() and deciders <= built.deciders.keys()
+    profiles, deciders = built.profiles, built.deciders
+    return (
+        course.destination in profiles
+        and (not course.prefill or course.prefill in profiles)
+        and (not course.encode or course.encode in profiles)
+        and (not course.prefill_decider or course.prefill_decider in deciders)
+        and (not course.encode_decider or course.encode_decider in deciders)
+    )
 
 
 def _excluded(

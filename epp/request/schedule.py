@@ -36,7 +36,7 @@ TIE = 1e-9
 """Ratings closer than this are equal: sums of floats differ in their last bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Selection:
     """What a profile came to."""
 
@@ -72,7 +72,7 @@ def schedule(
     totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
     chosen = tuple(left[row] for row in picked)
-    tied = len(_best(totals))
+    tied = int(np.count_nonzero(_are_best(totals)))
     lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
     return Selection(
         chosen=chosen,
@@ -89,7 +89,7 @@ def schedule(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Rated:
     """What the scorers say that have a say."""
 
@@ -194,8 +194,12 @@ def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballo
 
 def _best(totals: Column) -> list[int]:
     """Rows of the highest rating; there is one at least."""
-    best: list[int] = (totals >= totals.item(totals.argmax()) - TIE).nonzero()[0].tolist()
+    best: list[int] = _are_best(totals).nonzero()[0].tolist()
     return best
+
+
+def _are_best(totals: Column) -> Mask:
+    return totals >= totals.item(totals.argmax()) - TIE
 
 
 def _reasons(request: Request, winner: Endpoint, tied: int) -> list[str]:

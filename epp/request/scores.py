@@ -73,8 +73,8 @@ class ScoreTable(Sequence[ScoreRow]):
 
 
 def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
-    order = totals.argsort()[::-1][: most + len(chosen)].tolist()
-    return [*chosen, *(row for row in order if row not in chosen)][:most]
+    order = totals.argsort()[: -most - len(chosen) - 1 : -1].tolist()
+    return [*chosen, *[row for row in order if row not in chosen]][:most]
 
 
 def _match(tokens: float, credited: float, precise: float) -> Match:

@@ -66,7 +66,7 @@ class Part:
         return self.selection.chosen[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Wish:
     """One request with all that its parts depend on."""
 
@@ -84,16 +84,14 @@ class Wish:
 
 
 _NEVER = Part(why=Why.NEVER)
+_NOT_SPLITTABLE = Part(why=Why.NOT_SPLITTABLE)
+_NO_MEDIA = Part(why=Why.NO_MEDIA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """What differs between the two parts."""
 
-    profile: str
-    decider: str
-    hindrance: Why | None
-    """Why this request has no such part."""
     able: Callable[[Candidates], Candidates]
     """Who may do it, for a profile without filters."""
     nobody: Why
@@ -105,15 +103,10 @@ def prefill(wish: Wish) -> Part:
     """Choose who prefills for the first destination."""
     if not wish.course.prefill:
         return _NEVER
-    stage = _Stage(
-        profile=wish.course.prefill,
-        decider=wish.course.prefill_decider,
-        hindrance=Why.NOT_SPLITTABLE if wish.request.whole else None,
-        able=filters.prefillers,
-        nobody=Why.NO_PREFILL_PODS,
-        told=_uncached,
-    )
-    return _part(wish, stage)
+    if wish.normal and wish.request.whole:
+        return _NOT_SPLITTABLE
+    course = wish.course
+    return _part(wish, _PREFILL, course.prefill, course.prefill_decider)
 
 
 def ahead(wish: Wish) -> Part:
@@ -149,15 +142,10 @@ def encode(wish: Wish) -> Part:
     """Choose who encodes media for the first destination."""
     if not wish.course.encode:
         return _NEVER
-    stage = _Stage(
-        profile=wish.course.encode,
-        decider=wish.course.encode_decider,
-        hindrance=None if wish.request.media_tokens else Why.NO_MEDIA,
-        able=filters.encoders,
-        nobody=Why.NO_ENCODE_PODS,
-        told=lambda wish: f"media of {wish.request.media_tokens} tokens elsewhere; encode",
-    )
-    return _part(wish, stage)
+    if wish.normal and not wish.request.media_tokens:
+        return _NO_MEDIA
+    course = wish.course
+    return _part(wish, _ENCODE, course.encode, course.encode_decider)
 
 
 def _uncached(wish: Wish) -> str:
@@ -165,11 +153,19 @@ def _uncached(wish: Wish) -> str:
     return f"split: {lacks:.0f} uncached tokens; prefill"
 
 
-def _part(wish: Wish, stage: _Stage) -> Part:
-    why = _verdict(wish, stage)
+def _unencoded(wish: Wish) -> str:
+    return f"media of {wish.request.media_tokens} tokens elsewhere; encode"
+
+
+_PREFILL = _Stage(able=filters.prefillers, nobody=Why.NO_PREFILL_PODS, told=_uncached)
+_ENCODE = _Stage(able=filters.encoders, nobody=Why.NO_ENCODE_PODS, told=_unencoded)
+
+
+def _part(wish: Wish, stage: _Stage, profile_name: str, decider: str) -> Part:
+    why = _verdict(wish, decider)
     if why != Why.SPLIT:
         return Part(why=why)
-    profile = wish.built.profiles[stage.profile]
+    profile = wish.built.profiles[profile_name]
     found = filters.others(wish.eligible, {one.address for one in wish.destinations})
     if not profile.filters:
         found = stage.able(found)
@@ -179,41 +175,39 @@ def _part(wish: Wish, stage: _Stage) -> Part:
     selection = schedule(for_peer, found, profile, wish.chance, wish.ballot, must=False)
     if not selection.chosen:
         return Part(why=stage.nobody, left=selection.left)
-    why = _last_word(wish, stage, for_peer, selection.chosen[0])
+    why = _last_word(wish, decider, for_peer, selection.chosen[0])
     if why != Why.SPLIT:
         return Part(why=why, selection=selection, left=selection.left)
     reason = f"{stage.told(wish)}: {', '.join(selection.reasons)}"
     return Part(why=Why.SPLIT, selection=selection, left=selection.left, reasons=(reason,))
 
 
-def _verdict(wish: Wish, stage: _Stage) -> str:
+def _verdict(wish: Wish, decider: str) -> str:
     """SPLIT, or the reason against it, before anybody has looked for other endpoints."""
     if not wish.normal:
         return Why.MODE
-    if stage.hindrance is not None:
-        return stage.hindrance
     destination = wish.destinations[0]
-    if stage.decider:
-        decider = wish.built.deciders[stage.decider]
-        word = _word(wish, stage, lambda: decider.decide(wish.request, destination))
+    if decider:
+        asked = wish.built.deciders[decider]
+        word = _word(wish, decider, lambda: asked.decide(wish.request, destination))
         if word != Why.SPLIT:
             return word
     return Why.SPLIT if destination.has_sidecar else Why.NO_SIDECAR
 
 
-def _last_word(wish: Wish, stage: _Stage, for_peer: Request, best: Endpoint) -> str:
+def _last_word(wish: Wish, decider: str, for_peer: Request, best: Endpoint) -> str:
     """What a decider that compares says of the pair; the others have said all they know."""
-    decider = wish.built.deciders.get(stage.decider)
-    if not isinstance(decider, Comparer):
+    asked = wish.built.deciders.get(decider)
+    if not isinstance(asked, Comparer):
         return Why.SPLIT
-    return _word(wish, stage, lambda: decider.compare(for_peer, wish.destinations[0], best))
+    return _word(wish, decider, lambda: asked.compare(for_peer, wish.destinations[0], best))
 
 
-def _word(wish: Wish, stage: _Stage, ask: Callable[[], str]) -> str:
-    word = wish.ballot.ask(stage.decider, ask)
+def _word(wish: Wish, decider: str, ask: Callable[[], str]) -> str:
+    word = wish.ballot.ask(decider, ask)
     if word is None:
         return Why.FAILED
     if not isinstance(word, str) or not _WORD.fullmatch(word):
-        wish.ballot.blame(stage.decider, Fault.NO_WORD)
+        wish.ballot.blame(decider, Fault.NO_WORD)
         return Why.FAILED
     return word

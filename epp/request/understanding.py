@@ -50,7 +50,7 @@ class Understood:
     """More reasons, in stable words."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reading:
     parsed: Parsed
     """With the model's name as the engine will read it."""

@@ -29,7 +29,7 @@ Parameters:
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from epp.framework import Course, Request, parameters
 
@@ -71,13 +71,19 @@ class Disagg:
     prefill_decider_plugin_name: str = ""
     decider_plugin_name: str = ""
     encode_decider_plugin_name: str = ""
+    _usual: Course = field(init=False, repr=False, compare=False)
+    _first: Course | None = field(init=False, repr=False, compare=False)
+    """Where there is a profile to choose who prefills; None: never."""
 
     def __post_init__(self) -> None:
         if _order(self.stage_order) not in _ORDERS:
             raise ValueError("stageOrder must be decode-first or prefill-first")
         self._read_flat_form()
-        if self._is_prefill_first and self.deciders.prefill:
+        prefill_first = _ORDERS[_order(self.stage_order)]
+        if prefill_first and self.deciders.prefill:
             raise ValueError("deciders.prefill is not asked with stageOrder prefill-first")
+        self._usual = self._course(first=False)
+        self._first = self._course(first=True) if prefill_first else None
 
     def _read_flat_form(self) -> None:
         usual = Profiles()
@@ -111,8 +117,10 @@ class Disagg:
         return ""
 
     def course(self, _: Request, profiles: Sequence[str], /) -> Course:
+        return self._first if self._first is not None and self._prefill in profiles else self._usual
+
+    def _course(self, *, first: bool) -> Course:
         prefill, encode = self.deciders.prefill, self.deciders.encode
-        first = self._is_prefill_first and self._prefill in profiles
         return Course(
             destination=self._decode,
             prefill=self._prefill if prefill or first else "",
@@ -121,10 +129,6 @@ class Disagg:
             encode=self._encode if encode else "",
             encode_decider=encode,
         )
-
-    @property
-    def _is_prefill_first(self) -> bool:
-        return _ORDERS[_order(self.stage_order)]
 
     @property
     def _decode(self) -> str:

@@ -36,7 +36,7 @@ class MaxScore:
             raise ValueError("maxNumOfEndpoints must be at least 1")
 
     def pick(self, totals: Sequence[float], chance: Chance, /) -> list[int]:
-        left = np.array(totals, dtype=np.float64)
+        left = np.asarray(totals, dtype=np.float64)
         wanted = min(self.max_num_of_endpoints, len(left))
         chosen: list[int] = []
         while True:
@@ -45,4 +45,5 @@ class MaxScore:
             chosen += sample(equals.tolist(), wanted - len(chosen), chance)
             if len(chosen) == wanted:
                 return chosen
+            left = left.copy()
             left[equals] = -np.inf
