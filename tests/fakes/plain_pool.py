@@ -13,6 +13,7 @@ from epp.sim.tokenizer import encode
 from epp.state.blocks import PLAIN, seed_of, token_keys
 from epp.state.endpoints import Endpoints, Member
 from epp.state.event_ports import EventPorts
+from epp.state.hearing import follow
 from epp.state.leases import PLAIN_WRITER, Elector
 from epp.state.load import LoadBook
 from epp.state.pool import PoolState
@@ -89,15 +90,6 @@ class Replica:
             task.cancel()
 
 
-async def _apply(replica: Replica) -> None:
-    (stream,) = replica.reader.streams
-    async for records in stream.records():
-        for record in records:
-            replica.pool.apply(record, time.monotonic(), behind_s=stream.behind_s)
-        for endpoint in replica.pool.lost(time.monotonic()):
-            stream.reread([endpoint])
-
-
 @asynccontextmanager
 async def replicas(
     url: str, members: Sequence[Member], *names: str, most: int = 512
@@ -135,7 +127,12 @@ async def replicas(
             reader = RedisReader(access, POOL, members=lambda ids=ids: ids)
             one = Replica(name, pool, plain, elector, reader, scraper, [])
             one.tasks = [
-                group.create_task(work) for work in (plain.run(), scraper.run(), _apply(one))
+                group.create_task(work)
+                for work in (
+                    plain.run(),
+                    scraper.run(),
+                    follow(pool, reader, reader.streams[0], clock=time.monotonic),
+                )
             ]
             made.append(one)
         try:
