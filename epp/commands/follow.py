@@ -1,8 +1,9 @@
 """`epp bench follow`: what it costs a picker to follow a whole pool, and how soon it knows.
 
 Another process says to the Redis that is named what the sidecars of so many engines would say, by
-their own scripts, as often as they may (`RECORDS_PER_S`). Here a picker's reader follows, while
-decisions are asked for. An event happens at any moment between two flushes of its sidecar.
+their own scripts, as often as they may (`RECORDS_PER_S`): each has said a snapshot, and says one
+again now and then. Here a picker's reader follows, while decisions are asked for. An event happens
+at any moment between two flushes of its sidecar.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ import multiprocessing
 import random
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from multiprocessing.synchronize import Event
 
 import numpy as np
 from redis import Redis
@@ -20,6 +23,7 @@ from redis.asyncio import Redis as AsyncRedis
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.sim.benches.measure import quantile
 from epp.state.endpoints import Endpoints, Member
+from epp.state.hearing import follow
 from epp.state.keys import PackedKeys
 from epp.state.load import LoadBook
 from epp.state.pool import PoolState
@@ -36,10 +40,16 @@ RECORDS_PER_S = 2_000
 LEAST_PERIOD_S = 0.02
 ENGINE_KEYS = 4_000
 """Own blocks that an engine holds."""
-WARM_UP = 2
-"""Records of each engine before anything is measured."""
+MEMORY_BYTES = 46 * ENGINE_KEYS
+"""What a sidecar keeps for the one after it: 11.5 for each of four blocks of the engine."""
+SNAPSHOT_S = (15.0, 20.0)
+"""Between two snapshots of one sidecar."""
+WARM_UP = 3
+"""Records of each engine, snapshots among them, before anything is measured."""
 STAMP_EVERY = 10
 """One record in so many says when its event was."""
+STATED_S = 60.0
+"""Within which all have said a snapshot."""
 TURN_S = 0.01
 PROMPT_KEYS = 128
 
@@ -79,13 +89,25 @@ class Found:
     decision_p99_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """Between those who say and the one who hears."""
+
+    stated: Event
+    """All have said a snapshot."""
+    go_on: Event
+    """It was read: records may come."""
+
+
 async def bench(access: Access, load: Load, *, seed: int) -> Found:
     """Raises StoreError while Redis is away."""
     context = multiprocessing.get_context("spawn")
-    said = context.Process(target=say, args=(access, load, seed), daemon=True)
+    cue = Cue(context.Event(), context.Event())
+    said = context.Process(target=say, args=(access, load, seed, cue), daemon=True)
     said.start()
     try:
-        return await _Follower(access, load).measure()
+        await asyncio.to_thread(cue.stated.wait, STATED_S)
+        return await _measured(access, load, cue)
     finally:
         said.terminate()
         said.join()
@@ -112,122 +134,123 @@ def names(load: Load) -> list[EndpointId]:
     return [EndpointId(load.pool, f"bench/{number}", 8000) for number in range(load.endpoints)]
 
 
-@dataclass(slots=True)
-class _Follower:
-    """A picker as far as the log goes."""
+class _Pool(PoolState):
+    """A picker's, which notes what it is told."""
 
-    access: Access
-    load: Load
-    applied: int = 0
-    keys: int = 0
-    routable: list[float] = field(default_factory=list)
-    decided: list[float] = field(default_factory=list)
-
-    async def measure(self) -> Found:
-        ids = names(self.load)
-        pool = PoolState(
-            self.load.pool,
+    def __init__(self, load: Load) -> None:
+        super().__init__(
+            load.pool,
             Endpoints(),
             PrefixIndex(4 * ENGINE_KEYS),
             PredictedIndex(1_000, 60.0),
             LoadBook(),
         )
-        members = [Member(id=one, address=f"127.0.0.1:{at + 1}") for at, one in enumerate(ids)]
-        pool.replace(members, time.monotonic())
-        reader = RedisReader(self.access, self.load.pool, members=lambda: ids)
-        async with asyncio.TaskGroup() as tg:
-            tasks = [tg.create_task(self._follow(reader, pool))]
-            tasks += [tg.create_task(self._decide(pool)), tg.create_task(self._tick(pool))]
-            while self.applied < WARM_UP * self.load.endpoints:  # noqa: ASYNC110 - rises by itself
-                await asyncio.sleep(0.1)
-            self.applied = self.keys = 0
-            self.routable.clear()
-            self.decided.clear()
-            redis, cpu, wall = await self._redis_s(), time.process_time(), time.perf_counter()
-            await asyncio.sleep(self.load.seconds)
-            wall = time.perf_counter() - wall
-            cpu, redis = time.process_time() - cpu, await self._redis_s() - redis
-            for task in tasks:
-                task.cancel()
-        await reader.close()
-        return Found(
-            load=self.load,
-            records_per_s=self.applied / wall,
-            keys_per_s=self.keys / wall,
-            replica_cores=cpu / wall,
-            redis_cores=redis / wall,
-            replica_us=1e6 * cpu / max(1, self.applied),
-            redis_us=1e6 * redis / max(1, self.applied),
-            routable_p50_s=quantile(self.routable, 0.5),
-            routable_p99_s=quantile(self.routable, 0.99),
-            decision_p50_ms=1000 * quantile(self.decided, 0.5),
-            decision_p99_ms=1000 * quantile(self.decided, 0.99),
-        )
+        members = [
+            Member(id=one, address=f"127.0.0.1:{at}", has_sidecar=True)
+            for at, one in enumerate(names(load), 1)
+        ]
+        self.replace(members, time.monotonic())
+        self.applied = self.keys = 0
+        self.routable: list[float] = []
 
-    async def _follow(self, reader: RedisReader, pool: PoolState) -> None:
-        """As `Picker.follow_log`."""
-        stream = reader.streams[0]
-        async for records in stream.records():
-            since = time.monotonic()
-            for record in records:
-                now = time.monotonic()
-                if now - since > TURN_S:
-                    await asyncio.sleep(0)
-                    since = now = time.monotonic()
-                pool.apply(record, now, behind_s=stream.behind_s)
-                self._note(record)
-            for endpoint in pool.lost(time.monotonic()):
-                stream.reread([endpoint])
+    def apply_all(self, records: Iterable[bytes], now: float, *, behind_s: float = 0.0) -> None:
+        told = tuple(records)
+        super().apply_all(told, now, behind_s=behind_s)
+        for record in told:
+            self.applied += 1
+            if self.applied % STAMP_EVERY == 0:
+                self._note(parse(record))
 
-    def _note(self, record: bytes) -> None:
-        self.applied += 1
-        if self.applied % STAMP_EVERY:
-            return
-        said = parse(record)
+    def _note(self, said: Record) -> None:
         if said.part is None:
             self.keys += 0 if said.blocks is None else STAMP_EVERY * said.blocks.keys
             now = time.monotonic()
             self.routable += [now - float(first.decision_id) for first in said.first_tokens]
 
-    async def _decide(self, pool: PoolState) -> None:
-        chance = np.random.default_rng(1)
-        while True:
-            prompt = tuple(chance.integers(1, 2**63, size=PROMPT_KEYS).tolist())
-            wanted = time.monotonic() + TURN_S
-            await asyncio.sleep(TURN_S)
-            pool.candidates(prompt, block_tokens=64, prompt_tokens=8192, now=time.monotonic())
-            self.decided.append(time.monotonic() - wanted)
-
-    async def _tick(self, pool: PoolState) -> None:
-        while True:
-            await asyncio.sleep(0.2)
-            pool.tick(time.monotonic(), listening_since=0.0)
-
-    async def _redis_s(self) -> float:
-        (host, port), *_ = self.access.hosts
-        client = AsyncRedis(host=host, port=port, password=self.access.password)
-        try:
-            info = await client.info("cpu")
-        finally:
-            await client.aclose()
-        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+    def begin(self) -> None:
+        """What was noted so far does not count."""
+        self.applied = self.keys = 0
+        self.routable.clear()
 
 
-def say(access: Access, load: Load, seed: int) -> None:
+async def _measured(access: Access, load: Load, cue: Cue) -> Found:
+    pool, ids = _Pool(load), names(load)
+    reader = RedisReader(access, load.pool, members=lambda: ids)
+    decided: list[float] = []
+    async with asyncio.TaskGroup() as tg:
+        following = follow(pool, reader, reader.streams[0], clock=time.monotonic)
+        tasks = [tg.create_task(one) for one in (following, _decide(pool, decided), _tick(pool))]
+        while not reader.warm:  # noqa: ASYNC110 - neither has anything to wait for
+            await asyncio.sleep(0.1)
+        cue.go_on.set()
+        while pool.applied < WARM_UP * load.endpoints:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        pool.begin()
+        decided.clear()
+        redis, cpu, wall = await _redis_s(access), time.process_time(), time.perf_counter()
+        await asyncio.sleep(load.seconds)
+        wall = time.perf_counter() - wall
+        cpu, redis = time.process_time() - cpu, await _redis_s(access) - redis
+        for task in tasks:
+            task.cancel()
+    await reader.close()
+    return Found(
+        load=load,
+        records_per_s=pool.applied / wall,
+        keys_per_s=pool.keys / wall,
+        replica_cores=cpu / wall,
+        redis_cores=redis / wall,
+        replica_us=1e6 * cpu / max(1, pool.applied),
+        redis_us=1e6 * redis / max(1, pool.applied),
+        routable_p50_s=quantile(pool.routable, 0.5),
+        routable_p99_s=quantile(pool.routable, 0.99),
+        decision_p50_ms=1000 * quantile(decided, 0.5),
+        decision_p99_ms=1000 * quantile(decided, 0.99),
+    )
+
+
+async def _decide(pool: PoolState, decided: list[float]) -> None:
+    chance = np.random.default_rng(1)
+    while True:
+        prompt = tuple(chance.integers(1, 2**63, size=PROMPT_KEYS).tolist())
+        wanted = time.monotonic() + TURN_S
+        await asyncio.sleep(TURN_S)
+        pool.candidates(prompt, block_tokens=64, prompt_tokens=8192, now=time.monotonic())
+        decided.append(time.monotonic() - wanted)
+
+
+async def _tick(pool: PoolState) -> None:
+    while True:
+        await asyncio.sleep(0.1)
+        pool.tick(time.monotonic(), listening_since=0.0)
+
+
+async def _redis_s(access: Access) -> float:
+    (host, port), *_ = access.hosts
+    client = AsyncRedis(host=host, port=port, password=access.password)
+    try:
+        info = await client.info("cpu")
+    finally:
+        await client.aclose()
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def say(access: Access, load: Load, seed: int, cue: Cue) -> None:
     """Be all sidecars, until ended."""
     (host, port), *_ = access.hosts
     client = Redis(host=host, port=port, db=access.database, password=access.password)
     rng, chance = random.Random(seed), np.random.default_rng(seed)
     count = max(1, round(load.keys_per_s * load.period_s / load.endpoints / 2))
     engines = [_Engine(one, rng.random() * load.period_s, chance, count) for one in names(load)]
-    digests = {one: client.script_load(one) for one in (scripts.CLAIM, scripts.SAVE)}
-    append = client.script_load(scripts.APPEND)
+    claim, save, append = (
+        client.script_load(one) for one in (scripts.CLAIM, scripts.SAVE, scripts.APPEND)
+    )
     for engine in engines:
-        client.evalsha(digests[scripts.CLAIM], 4, *engine.keys("streams", "log"), *engine.who, 1)
-        whole = b"".join(map(frame, parts(engine.head(0), engine.present, {})))
-        snapshot = layout.snapshot_key(engine.id)
-        keys = [*engine.keys()[:2], snapshot]
-        client.evalsha(digests[scripts.SAVE], 3, *keys, *engine.who, "0-0", whole, b"")
+        client.evalsha(claim, 4, *engine.keys("streams", "log"), *engine.who, 1)
+        client.evalsha(save, 3, *engine.snapshot(b"0-0"))
+        engine.snapshot_s = rng.random() * SNAPSHOT_S[1]
+    cue.stated.set()
+    cue.go_on.wait()
     began = time.monotonic()
     while True:
         now = time.monotonic()
@@ -235,12 +258,16 @@ def say(access: Access, load: Load, seed: int) -> None:
         with client.pipeline(transaction=False) as pipe:
             for engine in due:
                 engine.due_s += load.period_s
-                happened = now - rng.random() * load.period_s
-                record = engine.record(happened)
+                record = engine.record(now - rng.random() * load.period_s)
                 limits = (layout.RETAIN_MS, layout.MAX_ENTRIES)
                 pipe.evalsha(
                     append, 4, *engine.keys("streams", "log"), *engine.who, record, *limits
                 )
+            answers = pipe.execute()
+            for engine, answer in zip(due, answers, strict=True):
+                if began + engine.snapshot_s <= now:
+                    engine.snapshot_s = now - began + rng.uniform(*SNAPSHOT_S)
+                    pipe.evalsha(save, 3, *engine.snapshot(answer[1]))
             pipe.execute()
         time.sleep(0.002)
 
@@ -257,6 +284,8 @@ class _Engine:
         self.due_s = due_s
         self.life = Incarnation(ident, 1)
         self.who = (1, 1, 600_000, layout.TTL_MS, str(ident))
+        self.snapshot_s = 0.0
+        """When its next snapshot is due."""
         self._seq = 0
         self._held = deque(self._some() for _ in range(max(1, ENGINE_KEYS // count)))
 
@@ -266,13 +295,14 @@ class _Engine:
         own = [layout.lease_key(self.id), layout.writers_key(pool)]
         return own + [named[one] for one in more]
 
-    def head(self, seq: int) -> Record:
+    def snapshot(self, cursor: bytes) -> tuple[str | bytes | int, ...]:
+        """Keys and arguments of `SAVE`."""
         status = EngineStatus(ready=True, events=True)
-        return Record(incarnation=self.life, nonce=1, seq=seq, status=status)
-
-    @property
-    def present(self) -> PackedKeys:
-        return PackedKeys(b"".join(self._held))
+        head = Record(incarnation=self.life, nonce=1, seq=self._seq, status=status)
+        held = PackedKeys(b"".join(self._held))
+        whole = b"".join(map(frame, parts(head, held, {})))
+        place = layout.snapshot_key(self.id)
+        return *self.keys(), place, *self.who, cursor, whole, bytes(MEMORY_BYTES)
 
     def record(self, happened: float) -> bytes:
         self._seq += 1
