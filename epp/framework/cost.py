@@ -160,10 +160,9 @@ class _Engines:
         self.block_tokens = read("block_tokens")
         self.blocks = _known(read("total_blocks"), _USUAL_BLOCKS)
         active = read("active_blocks")
-        unknown = np.isnan(active)
-        if np.count_nonzero(unknown):
+        if isnan(_most(active)):
             usage = _known(read("kv_usage"), 0.0) * self.blocks
-            active = np.where(unknown, usage, active)
+            active = np.where(np.isnan(active), usage, active)
         self.in_use = active + read("reserved_decode_blocks")
         idle = self.busy == 0.0
         self.prefill_speed = _believed(read("prefill_tokens_per_s"), idle, rules, np.maximum)
@@ -278,13 +277,14 @@ def _summed(seconds: Column) -> Column:
 
 
 def _most(column: Column) -> float:
-    """The largest number, 0 of none. Takes a third of what numpy's own reduction takes."""
+    """The largest number, NaN where there is one among them, 0 of none. Takes a third of what
+    numpy's own reduction takes."""
     return column.item(column.argmax()) if len(column) else 0.0
 
 
 def _known(column: Column, else_all: float) -> Column:
     """Unknown numbers as the largest known one, or as `else_all` where none is known."""
-    if not np.count_nonzero(np.isnan(column)):
+    if not isnan(_most(column)):
         return column
     largest = float(np.fmax.reduce(column))
     return np.where(np.isnan(column), else_all if isnan(largest) else largest, column)

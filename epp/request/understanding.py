@@ -79,7 +79,9 @@ class Understanding:
         self._tokens = tokens
         self._offload = offload
         self._objectives = objectives
-        self._rules = rules
+        self._rules = self._plan_rules = rules
+        self._parsers: Collection[str] | None = None
+        """Those of `_plan_rules`."""
         self._settings = settings
         self._clock = clock
         self._ids = ids
@@ -99,9 +101,7 @@ class Understanding:
         Without `score` nobody looks for tokens. `started`: when it arrived, by the clock.
         `parsers`: those of the plan, see `Rules`; None: it chose none.
         """
-        rules = self._rules
-        if parsers is not None:
-            rules = replace(rules, parsers=frozenset(parsers))
+        rules = self._ruled(parsers)
         reading: _Reading | None = None
         found: Tokenised | None = None
         why = "ok"
@@ -134,6 +134,15 @@ class Understanding:
         if reading is None:
             reading = self._unread(arrival, hints, rules, late=why == "late")
         return self._understood(arrival, hints, reading, found, why=why, at=started)
+
+    def _ruled(self, parsers: Collection[str] | None) -> catalog.Rules:
+        """The rules with these parsers. A plan keeps its own, for which they are made once."""
+        if parsers is None:
+            return self._rules
+        if parsers is not self._parsers:
+            self._parsers = parsers
+            self._plan_rules = replace(self._rules, parsers=frozenset(parsers))
+        return self._plan_rules
 
     def left_s(self, started: float, timeout_s: float | None) -> float:
         """Seconds until the deadline of a decision, 0 after it. `timeout_s`: when the gateway gives

@@ -21,6 +21,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct, iter_unpack
 
@@ -34,6 +35,9 @@ TOKEN_BYTES = 4
 """Bytes of one packed token id."""
 ESTIMATE_BYTES_PER_TOKEN = 4
 """Bytes of text that stand in for one token where there is no tokenizer."""
+
+MAX_KNOWN_CHARS = 512
+"""Of longer names a seed is made anew each time: clients choose them."""
 
 _ROOT = b"epp own block %d" % SCHEME
 _TEXT = b"epp own block of bytes, scheme 3"
@@ -90,6 +94,11 @@ def seed_of(model: str, *, salt: str = "", lora: str = "", naming: Naming = PLAI
 
     `model` is the name that the request asks for, which for a LoRA adapter is the adapter's.
     """
+    known = len(model) + len(salt) + len(lora) <= MAX_KNOWN_CHARS
+    return (_known_seed if known else _seed)(model, salt, lora, naming)
+
+
+def _seed(model: str, salt: str, lora: str, naming: Naming) -> int:
     framed = bytearray(_ROOT)
     # A lone surrogate is legal in JSON, so it can stand in a model's name.
     texts = [text.encode("utf-8", "surrogatepass") for text in (model, salt, lora)]
@@ -99,6 +108,9 @@ def seed_of(model: str, *, salt: str = "", lora: str = "", naming: Naming = PLAI
         framed += len(data).to_bytes(8, "little")
         framed += data
     return xxh3_64_intdigest(bytes(framed))
+
+
+_known_seed = lru_cache(maxsize=1024)(_seed)
 
 
 def token_keys(

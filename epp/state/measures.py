@@ -14,12 +14,12 @@ from .reservation import Life
 WAITING, RUNNING, KV_USAGE, ACTIVE_BLOCKS = range(4)
 """Places in a row of what only a fresh report says; NaN where it does not."""
 TOTAL_BLOCKS, BLOCK_TOKENS, REQUESTS, PENDING, PREFILL_TOKENS, DECODE_BLOCKS = range(4, 10)
-REPORT_AT = 10
-"""When the report was received; NaN without one."""
-OWN_SPEED = 11
+OWN_SPEED = 10
 """Observed prefill speed of this life, tokens per second; NaN before it was observed."""
-STEP_S, BLOCK_S = 12, 13
+STEP_S, BLOCK_S = 11, 12
 """Observed seconds of a step of this life, and what a block in use adds; NaN likewise."""
+REPORT_AT = 13
+"""When the report was received; NaN without one."""
 WIDTH = 14
 
 _NAN = float("nan")
@@ -107,7 +107,7 @@ def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
         _NAN if steps is None else _number(steps.block_s),
     )
     if report is None:
-        return (*EMPTY[:REQUESTS], *ours, _NAN, *own)
+        return (*EMPTY[:REQUESTS], *ours, *own, _NAN)
     usage, total = report.kv_usage, report.total_blocks
     active = _NAN if usage is None or total is None else usage * total
     return (
@@ -118,15 +118,16 @@ def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
         _number(total),
         float(block_tokens(life, rules)),
         *ours,
-        life.report_at,
         *own,
+        life.report_at,
     )
 
 
 def load_from(row: tuple[float, ...], lora: Lora | None, now: float) -> Load:
     """The value that a row stands for; what is stale in it is NaN already, and `lora` None."""
-    waiting, running, usage, active, total, block, *ours, at = row[:OWN_SPEED]
+    waiting, running, usage, active, total, block, *ours = row[:OWN_SPEED]
     requests, pending, prefill, decode = ours
+    at = row[REPORT_AT]
     return Load(
         waiting=_count(waiting),
         running=_count(running),

@@ -30,22 +30,22 @@ from .load import LoadBook
 from .matching import Matches
 from .mirror import Mirror
 
-_LOADS = {
-    "waiting": measures.WAITING,
-    "running": measures.RUNNING,
-    "kv_usage": measures.KV_USAGE,
-    "active_blocks": measures.ACTIVE_BLOCKS,
-    "total_blocks": measures.TOTAL_BLOCKS,
-    "block_tokens": measures.BLOCK_TOKENS,
-    "reserved_requests": measures.REQUESTS,
-    "reserved_pending": measures.PENDING,
-    "reserved_prefill_tokens": measures.PREFILL_TOKENS,
-    "reserved_decode_blocks": measures.DECODE_BLOCKS,
-    "prefill_tokens_per_s": measures.OWN_SPEED,
-    "decode_s_per_token": measures.STEP_S,
-    "decode_s_per_block": measures.BLOCK_S,
-}
-"""Columns of a decision, and where they stand here."""
+_LOADS = (
+    "waiting",
+    "running",
+    "kv_usage",
+    "active_blocks",
+    "total_blocks",
+    "block_tokens",
+    "reserved_requests",
+    "reserved_pending",
+    "reserved_prefill_tokens",
+    "reserved_decode_blocks",
+    "prefill_tokens_per_s",
+    "decode_s_per_token",
+    "decode_s_per_block",
+)
+"""Columns of a decision, in the order of the first numbers of a row in `measures`."""
 _PRIOR = Speeds()
 _PRIORS = ("pull_tokens_per_s",)
 _SPEEDS = slice(measures.OWN_SPEED, measures.BLOCK_S + 1)
@@ -276,8 +276,7 @@ class Table:
         own = numbers[_SPEEDS]
         np.copyto(own, self._usual, where=np.isnan(own))
         numbers.flags.writeable = False
-        rows = list(numbers)
-        columns = {name: rows[place] for name, place in _LOADS.items()}
+        columns = dict(zip(_LOADS, numbers, strict=False))
         columns.update(self._seats.fixed)
         self._shown = _Shown(self._seats, numbers, loras, columns)
 
