@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from epp.framework import Mask
+
 Lanes = NDArray[np.intp]
 """Places in the table."""
 U64 = NDArray[np.uint64]
@@ -161,25 +163,28 @@ class KeyTable:
         return where, missing
 
     def _place(self, keys: U64, refs: U32, stamp: np.uint16) -> Lanes:
-        """Put in as many as find an empty lane at once; returns the places of the others."""
+        """Put in as many as find an empty lane at once, one in a bucket; returns the places of the
+        others."""
         rows = self._keys.reshape(-1, LANES)
-        first, second = self._homes(keys)
-        fill, other = ((rows.take(of, axis=0) != 0).sum(axis=1) for of in (first, second))
-        bucket = np.where((fill >= NEARLY_FULL) & (other < fill), second, first)
-        order = bucket.argsort(kind="stable")
-        bucket = bucket[order]
-        count = np.arange(len(keys))
-        begins = np.concatenate(([True], bucket[1:] != bucket[:-1]))
-        rank = count - np.maximum.accumulate(np.where(begins, count, 0))
-        empty = rows.take(bucket, axis=0) == 0
-        mine = empty & (empty.cumsum(axis=1) == rank[:, None] + 1)
-        of, lane = mine.nonzero()
-        where, placed = (bucket[of] << 3) + lane, order[of]
-        self._keys[where] = keys[placed]
-        self.refs[where] = refs[placed]
-        self.stamps[where] = stamp
-        self._size += len(of)
-        return np.delete(order, of) if len(of) < len(keys) else order[:0]
+        bucket, second = self._homes(keys)
+        taken = rows.take(bucket, axis=0) != 0
+        fill = _counted(taken)
+        crowded = (fill >= NEARLY_FULL).nonzero()[0]
+        if len(crowded):
+            other = rows.take(second[crowded], axis=0) != 0
+            emptier = _counted(other) < fill[crowded]
+            moved = crowded[emptier]
+            bucket[moved], taken[moved] = second[moved], other[emptier]
+        where = (bucket << 3) + taken.argmin(axis=1)
+        empty = (self._keys.take(where) == 0).nonzero()[0]
+        self._keys[where[empty]] = keys[empty]
+        # Of several that came to one lane the last has it.
+        placed: Mask = self._keys.take(where) == keys
+        lanes = where[placed]
+        self.refs[lanes] = refs[placed]
+        self.stamps[lanes] = stamp
+        self._size += len(lanes)
+        return (~placed).nonzero()[0]
 
     def _split_some(self, count: int) -> None:
         """Split the next buckets of this round."""
@@ -200,6 +205,11 @@ class KeyTable:
         self._split = stop
         if stop == level:
             self._level, self._split = 2 * level, 0
+
+
+def _counted(marks: Mask) -> NDArray[np.uint8]:
+    """Of each row of `LANES` marks, how many are set."""
+    return np.bitwise_count(marks.view(np.uint64)).ravel()
 
 
 def _first(mixed: U64) -> U64:
