@@ -1,8 +1,7 @@
 """The sidecar as a whole: builds the parts, owns the tasks and the order of shutdown.
 
-On SIGTERM or SIGINT it says "not ready" at once (to gateways, kubelet and log), goes on serving
-until nothing is in flight or the grace period is over, says its last words to the log, and ends. A
-second signal ends it at once.
+On SIGTERM or SIGINT it says "not ready" at once (to gateways, kubelet and log), is drained (see
+`draining`), says its last words to the log, and ends. A second signal ends it at once.
 """
 
 import asyncio
@@ -25,6 +24,7 @@ from epp.state.writing.publisher import Publisher
 from epp.tracing.spans import Tracer
 
 from . import gauges
+from .draining import Drain
 from .engine import EngineWatch
 from .guard import Guard
 from .http.measuring import Measuring
@@ -49,7 +49,6 @@ from .wiring import (
 
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
-POLL_S = 0.05
 GC_THRESHOLDS = (20_000, 20, 20)
 """Objects made in excess of those let go before a look, and looks before a deeper one."""
 RESTART_S = 1.0
@@ -71,6 +70,8 @@ async def run(
     store URL.
     """
     sidecars = [Sidecar(one) for one in settings.ranks]
+    for one in sidecars:
+        one.drain_pod = partial(_drained, sidecars)
     asked, insisted = stop or asyncio.Event(), asyncio.Event()
     # Before anything listens: a signal in the first moments is a polite one, too.
     with nullcontext() if stop is not None else _signals(asked, insisted):
@@ -90,10 +91,8 @@ async def run(
                 hurrying.cancel()
 
 
-async def _drained(sidecars: Sequence["Sidecar"]) -> None:
-    async with asyncio.TaskGroup() as tg:
-        for one in sidecars:
-            tg.create_task(one.drain())
+async def _drained(sidecars: Sequence["Sidecar"]) -> int:
+    return sum(await asyncio.gather(*(one.drain() for one in sidecars)))
 
 
 def _settle_memory() -> None:
@@ -184,6 +183,17 @@ class Sidecar:
             ),
             clocks=Clocks(monotonic_s=clock, wall_s=self._wall_s),
         )
+        self._draining = Drain(
+            begun=self.reporter.drain,
+            work=self._relay,
+            blocks=self.engine,
+            settle_s=settings.settle_s,
+            grace_s=settings.grace_s,
+            clock=clock,
+        )
+        self._drained: asyncio.Task[int] | None = None
+        self.drain_pod: Callable[[], Awaitable[int]] = self.drain
+        """Drains all sidecars of the pod: each rank of an engine is one, and it ends as a whole."""
         self._following: Following | None = None
         self._recalled = asyncio.Event()
         """Whether an earlier sidecar left a memory of the engine's life is known."""
@@ -224,6 +234,7 @@ class Sidecar:
             async with self._metrics_page(), asyncio.TaskGroup() as tg:
                 publisher = self._publisher()
                 self.reporter.attach(self.engine, publisher.wake)
+                self._tasks = tg
                 self.metrics.connected.set_function(lambda: publisher.stands)
                 watch = [tg.create_task(self._supervise("engine", self.engine.run))]
                 if self._settings.kv_events is not None:
@@ -241,7 +252,7 @@ class Sidecar:
                     await self._relay.close()
                     publisher.stop()
                     await self._last_words(writing)
-                    for task in (*watch, writing):
+                    for task in (*watch, writing, *filter(None, (self._drained,))):
                         task.cancel()
         finally:
             await self._relay.close()
@@ -253,17 +264,14 @@ class Sidecar:
         else:
             await asyncio.gather(told, self._spans.close(LAST_WORDS_S))
 
-    async def drain(self) -> None:
-        """Say "not ready", and serve on until nothing is in flight or the grace is over."""
-        self.reporter.drain()
-        began = self._clock()
-        while True:
-            waited = self._clock() - began
-            settled = waited >= self._settings.settle_s and not self._relay.in_flight
-            if settled or waited >= self._settings.grace_s:
-                break
-            await asyncio.sleep(POLL_S)
-        log.info("sidecar ends", cut=self._relay.in_flight)
+    async def drain(self) -> int:
+        """Take nothing new, and wait until what has begun is over, or the grace.
+
+        Whoever asks again waits for the same. Returns the exchanges that are left.
+        """
+        if self._drained is None:
+            self._drained = self._tasks.create_task(self._draining.run())
+        return await asyncio.shield(self._drained)
 
     def _publisher(self) -> Publisher:
         settings = self._settings
@@ -306,7 +314,7 @@ class Sidecar:
     @asynccontextmanager
     async def _metrics_page(self) -> AsyncIterator[None]:
         """The pages for operators."""
-        pages = Pages(self.metrics.registry, self._wall_s)
+        pages = Pages(self.metrics.registry, self._wall_s, self.drain_pod)
         self.metrics_port = await pages.start(self._settings.host, self._settings.metrics_port)
         try:
             yield

@@ -94,6 +94,14 @@ class EngineWatch:
         fresh = self._clock() - self._report_at <= STALE_S
         return self._report if fresh else LoadReport()
 
+    def uses_blocks(self, since: float) -> bool:
+        """Whether requests or other pods need blocks of its cache, as far as it tells.
+
+        A report from before `since` may be too old to say no.
+        """
+        usage = self.report.kv_usage
+        return usage is not None and (usage > 0 or self._report_at < since)
+
     def refused(self) -> None:
         """The engine's port refuses connections: it is not there."""
         self.life.lost()

@@ -1,11 +1,14 @@
-"""`/metrics`, and `/healthz` for this process's own liveness: the sidecar's pages for operators."""
+"""The sidecar's pages for operators: `/metrics`, `/healthz` for this process's own liveness, and
+`/drain` for the preStop hook of the engine: it is answered when the engine may end."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from email.utils import formatdate
+from ipaddress import ip_address
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from .guard import address
 from .http.client import Client
 from .http.direct import Direct, Over
 from .proxy import Limits
@@ -20,7 +23,14 @@ _TEXT = "text/plain; charset=utf-8"
 class Pages:
     """A small server on the relay's connections. A `relay.clients.House`."""
 
-    def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        wall_s: Callable[[], float],
+        drain: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`drain` ends the taking of requests; it returns how many had not ended in time."""
+        self._drain = drain
         self._registry = registry
         self._wall_s = wall_s
         self._open: set[ClientConnection] = set()
@@ -50,13 +60,22 @@ class Pages:
             status, body = 405, b"GET only\n"
         elif incoming.path == "/metrics":
             kind, body = CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        elif incoming.path == "/drain":
+            status, body = await self.drained(incoming.peer)
         elif incoming.path != "/healthz":
-            status, body = 404, b"/metrics and /healthz are here\n"
+            status, body = 404, b"/metrics, /healthz and, from this pod, /drain are here\n"
         client.begin(
             status, _REASONS[status], [(b"Content-Type", kind.encode())], len(body), follows=True
         )
         client.write(body)
         client.end()
+
+    async def drained(self, peer: str) -> tuple[int, bytes]:
+        """Only whoever shares our network may end us: a container of the same pod."""
+        if not _is_loopback(peer):
+            return 403, b"only from this pod\n"
+        left = await self._drain()
+        return (503, b"%d are left\n" % left) if left else (200, b"drained\n")
 
     # --- what connections share
 
@@ -88,4 +107,17 @@ class Pages:
         self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
 
-_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {
+    200: "OK",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        return ip_address(address(peer)).is_loopback
+    except ValueError:
+        return False
