@@ -21,8 +21,10 @@ async def follow(
 ) -> None:
     """Apply what writers append, and read again what is missing. Runs until it is cancelled."""
     async for records in stream.records():
+        came = clock()
         for some in portions(records):
-            pool.apply_all(some, clock(), behind_s=stream.behind_s)
+            now = clock()
+            pool.apply_all(some, now, behind_s=stream.behind_s + (now - came))
             await asyncio.sleep(0)
         for endpoint in pool.lost(clock()):
             reader.stream_of(endpoint).reread([endpoint])

@@ -252,9 +252,11 @@ class ModelReplica:
 
     async def _read(self, stream: Stream) -> None:
         async for records in stream.records():
+            came = self._loop.time()
             for some in portions(records):
                 await self.flowing.wait()
-                self.state.apply_all(some, self._loop.time(), behind_s=stream.behind_s)
+                now = self._loop.time()
+                self.state.apply_all(some, now, behind_s=stream.behind_s + (now - came))
             for endpoint in self.state.lost(self._loop.time()):
                 self.reader.stream_of(endpoint).reread([endpoint])
 

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from epp.state.store import Reader, Writer
+from epp.state.store.memory import StateServer
 from epp.state.store.place import Place, read_access
+from epp.state.store.port_writer import StateWriter
 from epp.state.store.redis_reader import RedisReader
 from epp.state.store.redis_writer import RedisWriter
 from tests.fakes.lossy_redis import LossyClient, LossyServer
-from tests.fakes.state_world import CHAINS, LENGTH, POOL, SNAPSHOT_S, World
+from tests.fakes.state_world import CHAINS, LENGTH, POOL, SNAPSHOT_S, ModelReplica, World
+from tests.fakes.virtual_network import Network
 
 ENGINES = st.integers(0, 1)
 CHAIN = st.integers(0, CHAINS - 1)
@@ -45,15 +48,56 @@ class RedisWorld(World):
         return LossyClient(self.server)
 
 
-class StatePath(RuleBasedStateMachine):
-    """What may befall a pool around a Redis."""
+class PortWorld(World):
+    """The one replica hosts the log, and whoever writes has a connection to it."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.world = RedisWorld()
-        self.patch = patch.object(Place, "open", self.world.open)
-        self.patch.start()
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Network(self.loop)
+
+    def open_writer(self) -> Writer:
+        return StateWriter("127.0.0.1", 1)
+
+    def open_reader(self) -> Reader:
+        ids = {engine.id for engine in self.engines}
+        server = StateServer("127.0.0.1", 1, token=None, is_member=ids.__contains__)
+        self.starting = self.loop.create_task(server.start())
+        return server
+
+    def restart_picker(self) -> None:
+        async def restart() -> None:
+            await self.replicas.pop().stop()
+            self.replicas.append(ModelReplica(self, self.open_reader()))
+
+        self.run(restart())
+
+
+class StatePath(RuleBasedStateMachine):
+    """What may befall a pool, whatever carries its log."""
+
+    world: World
+
+    def heal(self) -> None:
+        """Whatever carries the log works again."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The world has ended."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Stories begin where there is something to be wrong about."""
         self.world.begin()
+        for engine in range(2):
+            for chain in range(CHAINS - engine):
+                self.store(engine, chain, LENGTH)
+        self.pass_time(1.0)
+
+    @rule(engine=ENGINES, chain=CHAIN)
+    def serve(self, engine: int, chain: int) -> None:
+        """What engines do most."""
+        self.store(engine, chain, LENGTH)
+        self.pass_time(1.0)
 
     @rule(engine=ENGINES, chain=CHAIN, length=st.integers(1, LENGTH))
     def store(self, engine: int, chain: int, length: int) -> None:
@@ -97,37 +141,17 @@ class StatePath(RuleBasedStateMachine):
             self.nothing_false_is_credited_for_long()
             seconds -= 1.0
 
+    @rule(engine=ENGINES, chain=CHAIN)
+    def evict_and_go_on(self, engine: int, chain: int) -> None:
+        """Whatever hides it from a replica must not do so for long."""
+        self.evict(engine, chain, 0)
+        self.pass_time(12.0)
+
     @rule(replica=st.integers(0, 2))
     def replica_is_slow(self, replica: int) -> None:
         replicas = self.world.replicas
         flowing = replicas[replica % len(replicas)].flowing
         flowing.clear() if flowing.is_set() else flowing.set()
-
-    @rule()
-    def replica_joins(self) -> None:
-        if len(self.world.replicas) < 3:
-            self.world.join()
-
-    @rule()
-    def redis_stalls_or_goes_on(self) -> None:
-        flowing = self.world.server.flowing
-        flowing.clear() if flowing.is_set() else flowing.set()
-
-    @rule()
-    def redis_goes_or_comes(self) -> None:
-        self.world.server.is_up = not self.world.server.is_up
-
-    @rule(lost=st.integers(0, 12), skew_ms=st.sampled_from([-5000, -50, 0, 50, 5000]))
-    def redis_fails_over(self, lost: int, skew_ms: int) -> None:
-        self.world.server.fail_over(lost, skew_ms)
-
-    @rule()
-    def redis_is_emptied(self) -> None:
-        self.world.server.empty()
-
-    @rule(keep=st.integers(0, 3))
-    def redis_trims(self, keep: int) -> None:
-        self.world.server.trim(keep)
 
     @invariant()
     def nothing_false_is_credited_for_long(self) -> None:
@@ -156,12 +180,10 @@ class StatePath(RuleBasedStateMachine):
                         assert credit == depth or (credit < depth and not replica.precise(engine))
         finally:
             self.world.end()
-            self.patch.stop()
+            self.close()
 
     def _all_is_well_again(self) -> None:
-        server = self.world.server
-        server.is_up = True
-        server.flowing.set()
+        self.heal()
         for replica in self.world.replicas:
             replica.flowing.set()
         self.pass_time(5.0)
@@ -170,7 +192,98 @@ class StatePath(RuleBasedStateMachine):
         self.pass_time(45.0)
 
 
-StatePath.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, phases=PHASES
-)
-TestStatePath = pytest.mark.timeout(300)(StatePath.TestCase)
+class RedisPath(StatePath):
+    """Around a Redis."""
+
+    world: RedisWorld
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = RedisWorld()
+        self.patch = patch.object(Place, "open", self.world.open)
+        self.patch.start()
+        self.fill()
+
+    def heal(self) -> None:
+        self.world.server.is_up = True
+        self.world.server.flowing.set()
+
+    def close(self) -> None:
+        self.patch.stop()
+
+    @rule()
+    def replica_joins(self) -> None:
+        if len(self.world.replicas) < 3:
+            self.world.join()
+
+    @rule()
+    def redis_stalls_or_goes_on(self) -> None:
+        flowing = self.world.server.flowing
+        flowing.clear() if flowing.is_set() else flowing.set()
+
+    @rule()
+    def redis_goes_or_comes(self) -> None:
+        self.world.server.is_up = not self.world.server.is_up
+
+    @rule(lost=st.integers(0, 12), skew_ms=st.sampled_from([-5000, -50, 0, 50, 5000]))
+    def redis_fails_over(self, lost: int, skew_ms: int) -> None:
+        self.world.server.fail_over(lost, skew_ms)
+
+    @rule()
+    def redis_is_emptied(self) -> None:
+        self.world.server.empty()
+
+    @rule(keep=st.integers(0, 3))
+    def redis_trims(self, keep: int) -> None:
+        self.world.server.trim(keep)
+
+
+class PortPath(StatePath):
+    """Around the picker's own state port."""
+
+    world: PortWorld
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = PortWorld()
+        network = self.world.network
+        self.patch = patch.multiple(
+            self.world.loop,
+            create_server=network.create_server,
+            create_connection=network.create_connection,
+        )
+        self.patch.start()
+        self.fill()
+
+    def heal(self) -> None:
+        self.world.network.go_on()
+
+    def close(self) -> None:
+        self.patch.stop()
+
+    @rule()
+    def picker_restarts(self) -> None:
+        self.world.restart_picker()
+
+    @rule()
+    def network_stalls_or_goes_on(self) -> None:
+        network = self.world.network
+        network.stall() if network.flowing.is_set() else network.go_on()
+
+    @rule()
+    def network_goes_or_comes(self) -> None:
+        network = self.world.network
+        network.is_up = not network.is_up
+        network.cut()
+
+    @rule()
+    def connections_break(self) -> None:
+        self.world.network.cut()
+
+
+for _path in (RedisPath, PortPath):
+    _path.TestCase.settings = settings(
+        max_examples=25, stateful_step_count=25, deadline=None, phases=PHASES
+    )
+TestOverRedis = pytest.mark.timeout(300)(RedisPath.TestCase)
+TestOverStatePort = pytest.mark.timeout(300)(PortPath.TestCase)

@@ -62,6 +62,10 @@ class Hub(OneStream):
     def held(self) -> Mapping[str, int]:
         return self.server.held
 
+    @property
+    def behind_s(self) -> float:
+        return self.server.behind_s
+
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         self.server.reread(endpoints)
 

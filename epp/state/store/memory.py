@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,10 +24,13 @@ from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation
 
 from . import OneStream
+from .abreast import Abreast
 from .frames import FrameBuffer, frame
 from .memories import Assembly, Memories, pieces
 
 VERSION = 1
+LOOK_S = 0.5
+"""Longest wait for records before who takes them looks at the clock."""
 FENCED = "fenced"
 """Refusal of a writer that another, or a later life, has replaced."""
 
@@ -69,6 +73,7 @@ class StateServer(OneStream):
         self._starts: dict[EndpointId, int] = {}
         self._records: list[bytes] = []
         self._arrived = asyncio.Event()
+        self._behind_s = 0.0
         self.memories = Memories()
         self.listening_since: float | None = None
 
@@ -111,11 +116,22 @@ class StateServer(OneStream):
             if writer is not None:
                 writer.refuse("gap")
 
+    @property
+    def behind_s(self) -> float:
+        return self._behind_s
+
     async def records(self) -> AsyncIterator[list[bytes]]:
+        loop = asyncio.get_running_loop()
+        abreast = Abreast(loop.time())
         while True:
-            await self._arrived.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._arrived.wait()
             self._arrived.clear()
             records, self._records = self._records, []
+            self._behind_s = abreast.looked(loop.time(), found=bool(records))
+            if not records:
+                continue
             for connection in self._connections:
                 connection.taken()
             yield records
