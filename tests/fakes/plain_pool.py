@@ -14,7 +14,7 @@ from epp.state.blocks import PLAIN, seed_of, token_keys
 from epp.state.endpoints import Endpoints, Member
 from epp.state.event_ports import EventPorts
 from epp.state.hearing import follow
-from epp.state.leases import PLAIN_WRITER, Elector
+from epp.state.leases import PLAIN_WRITER, Alone, Elector
 from epp.state.load import LoadBook
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
@@ -92,9 +92,15 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(
-    url: str, members: Sequence[Member], *names: str, most: int = 512
+    url: str,
+    members: Sequence[Member],
+    *names: str,
+    most: int = 512,
+    convinced: bool = False,
+    snapshot_s: float = 2.0,
 ) -> AsyncIterator[list[Replica]]:
-    """They run until the end of the context, or until they are killed."""
+    """They run until the end of the context, or until they are killed. `convinced`: each of them
+    believes that it is elected."""
     access = read_access(url)
     made: list[Replica] = []
     async with asyncio.TaskGroup() as group:
@@ -104,7 +110,7 @@ async def replicas(
             )
             pool.replace(members, time.monotonic())
             elector = Elector(
-                RedisRegister(access, POOL, name, call_s=0.5),
+                Alone() if convinced else RedisRegister(access, POOL, name, call_s=0.5),
                 PLAIN_WRITER,
                 clock=time.monotonic,
                 rng=random.Random(name),
@@ -119,7 +125,7 @@ async def replicas(
                 clock=time.monotonic,
                 wall_ms=lambda: time.time_ns() // 1_000_000,
                 rng=random.Random(name),
-                tempo=Tempo(snapshot_s=2.0),
+                tempo=Tempo(snapshot_s=snapshot_s),
                 most=most,
             )
             scraper = Scraper(plain, settings=ScrapeSettings(interval_s=0.1, timeout_s=0.08))

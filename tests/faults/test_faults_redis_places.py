@@ -15,6 +15,7 @@ from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.request.transport.tls import self_signed
 from epp.state.store import layout
+from epp.state.store.leases import RedisRegister
 from epp.state.store.place import Access, read_access
 from epp.state.store.redis_reader import RedisReader
 from epp.state.store.redis_writer import RedisWriter
@@ -168,6 +169,10 @@ async def test_E06_the_least_rights_of_the_docstring_are_enough() -> None:
             successor = RedisWriter(writers, POOL)
             assert await successor.recall(Incarnation(A, 5)) == b"memory"
             await successor.close()
+            register = RedisRegister(readers, POOL, "replica")
+            assert await register.take("planner", 1.0)
+            await register.release("planner")
+            await register.close()
             assert chain.failures == []
             assert chain.reader.counts["errors"] == 0
         stranger = RedisWriter(writers, PoolId("other"))
