@@ -224,8 +224,10 @@ class Candidates(Sequence[Endpoint]):
 
     def keep(self, mask: Sequence[bool] | Mask, why: str = "") -> "Candidates":
         """Those where the mask is true; the same object where it is true throughout."""
-        rows = np.flatnonzero(np.asarray(mask, dtype=np.bool_))
-        return self if len(rows) == self._size else self.take(rows, why)
+        kept = np.asarray(mask, np.bool_)
+        if np.count_nonzero(kept) == self._size:
+            return self
+        return self.take(kept.nonzero()[0], why)
 
     def excluded(
         self, most: int, since: "Candidates | None" = None

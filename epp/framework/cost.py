@@ -106,8 +106,8 @@ class Cost:
 
     def __init__(self, candidates: int) -> None:
         self._seconds = seconds = np.zeros((len(PARTS), candidates))
-        self.wait, self.compute, self.transfer, self.stall = seconds[:_OF_PROMPT]
-        self.slowdown, self.pressure, self.crowding, self.herd = seconds[_OF_PROMPT:]
+        self.wait, self.compute, self.transfer, self.stall, *rest = seconds
+        self.slowdown, self.pressure, self.crowding, self.herd = rest
 
     @property
     def prompt(self) -> Column:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Asked:
     """One request with all that a decision about it depends on."""
 
@@ -329,6 +329,8 @@ def _excluded(
 ) -> tuple[tuple[tuple[str, str], ...], dict[str, int]]:
     """Who was left out on the way to these, for `Decision.excluded` and `Decision.left_out`."""
     steps = [] if left is None else left.excluded(MAX_EXCLUDED, since)
+    if not steps:
+        return (), {}
     counts: dict[str, int] = {}
     for why, count, _ in steps:
         counts[why] = counts.get(why, 0) + count

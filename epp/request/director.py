@@ -49,7 +49,7 @@ from .understanding import Understanding, Understood
 __all__ = ["Made", "PickDirector", "PickSettings"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Made:
     """A decision with what it was made from."""
 
@@ -65,7 +65,7 @@ class Made:
     """Nobody will hear of it; see `shadow`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Wanted:
     """A request that is to be decided."""
 

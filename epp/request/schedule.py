@@ -71,16 +71,14 @@ def schedule(
     rated = _rated(request, left, profile, ballot)
     totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
-    chosen = tuple(left[row] for row in picked)
+    chosen = tuple([left[row] for row in picked])
     tied = int(np.count_nonzero(_are_best(totals)))
-    lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
+    if len(rated.weights) < len(profile.scorers):
+        lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
+        notes += [f"without {name}" for name in lost]
     return Selection(
         chosen=chosen,
-        reasons=(
-            *_reasons(request, chosen[0], tied),
-            *notes,
-            *(f"without {name}" for name in lost),
-        ),
+        reasons=(*_reasons(request, chosen[0], tied), *notes),
         table=ScoreTable(left, totals, rated.scores, tuple(rated.weights), picked, most=rows)
         if profile.scorers
         else (),
@@ -99,9 +97,10 @@ class _Rated:
 
     def totals(self) -> Column:
         """Sums in the order of the scorers, so that equal scores give equal sums."""
-        totals = np.zeros(self.scores.shape[1])
-        for weight, column in zip(self.weights.values(), self.scores, strict=True):
-            totals += column if weight == 1.0 else weight * column
+        weights, scores = list(self.weights.values()), self.scores
+        if weights.count(1.0) < len(weights):
+            scores = scores * np.array(weights)[:, None]
+        totals: Column = np.add.reduce(scores)
         return totals
 
 

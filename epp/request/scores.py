@@ -73,8 +73,10 @@ class ScoreTable(Sequence[ScoreRow]):
 
 
 def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
-    order = totals.argsort()[: -most - len(chosen) - 1 : -1].tolist()
-    return [*chosen, *[row for row in order if row not in chosen]][:most]
+    order: list[int] = totals.argsort()[: -most - len(chosen) - 1 : -1].tolist()
+    if order[: len(chosen)] != chosen:
+        order = [*chosen, *[row for row in order if row not in chosen]]
+    return order[:most]
 
 
 def _match(tokens: float, credited: float, precise: float) -> Match:

@@ -5,7 +5,7 @@ as far as that is less than the time to compute it again on the same pod. So a t
 for what is saved, and everything that reads credited tokens counts the load by its time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from .prefix import Depths, TierDepths, tier_of
 _LOAD_TOKENS_PER_S = Speeds().load_tokens_per_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Matches:
     """One row a member. Only the columns are shared."""
 
@@ -38,11 +38,11 @@ class Matches:
         }
 
     def of(self, row: int) -> Match:
-        tokens = int(self.tokens[row])
+        tokens = int(self.tokens.item(row))
         if not tokens:
             return NO_MATCH
-        if not self.precise[row]:
-            return Match(tokens, Source.PREDICTED, float(self.trust[row]))
+        if not self.precise.item(row):
+            return Match(tokens, Source.PREDICTED, self.trust.item(row))
         loaded = tuple(
             (name, int(column[row])) for name, column in self.loaded.items() if column[row]
         )
@@ -54,7 +54,7 @@ def matches(
     precise: TierDepths,
     predicted: Depths,
     *,
-    fresh: Mask,
+    fresh: Callable[[], Mask],
     trust: Column,
     prefill_tokens_per_s: Column,
     block_tokens: int,
@@ -62,8 +62,9 @@ def matches(
 ) -> Matches:
     """The better of both, in tokens: leading blocks by the engines' word, and by our predictions.
 
-    `fresh`: where a writer was heard lately; blocks of one that fell silent are predictions like
-    ours. `trust`: what a predicted token is worth. `prefill_tokens_per_s`: what computing costs.
+    `fresh`, asked where engines have told of any: where a writer was heard lately; blocks of one
+    that fell silent are predictions like ours. `trust`: what a predicted token is worth.
+    `prefill_tokens_per_s`: what computing costs.
     """
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
     if not precise.loaded and not np.count_nonzero(precise.gpu):
@@ -76,9 +77,10 @@ def matches(
     for name, tokens in loaded.items():
         load_tokens_per_s = _LOAD_TOKENS_PER_S * tier_of(name).pace
         sure = sure - tokens * np.minimum(prefill_tokens_per_s / load_tokens_per_s, 1.0)
-    if not np.logical_and.reduce(fresh):
-        guessed = np.where(fresh, guessed, np.maximum(guessed, sure))
-        told, sure = np.where(fresh, told, 0.0), np.where(fresh, sure, 0.0)
+    heard = fresh()
+    if not np.logical_and.reduce(heard):
+        guessed = np.where(heard, guessed, np.maximum(guessed, sure))
+        told, sure = np.where(heard, told, 0.0), np.where(heard, sure, 0.0)
     worth = guessed * trust
     better = np.logical_and(sure >= worth, told)
     return Matches(

@@ -90,7 +90,7 @@ class _Seats:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shown:
     """The numbers of one moment, as decisions see them."""
 

@@ -185,7 +185,7 @@ def test_a_match_is_the_same_for_one_endpoint_and_for_all(
     found = matches(
         TierDepths(np.array([row[0] for row in rows], np.int64), {}),
         np.array([row[1] for row in rows], np.int64),
-        fresh=np.array([row[2] for row in rows]),
+        fresh=lambda: np.array([row[2] for row in rows]),
         trust=np.array([row[3] for row in rows]),
         prefill_tokens_per_s=np.full(len(rows), 8000.0),
         block_tokens=64,

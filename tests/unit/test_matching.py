@@ -23,7 +23,7 @@ def one(
     return matches(
         TierDepths(np.array([gpu]), {name: np.array([count]) for name, count in loaded.items()}),
         np.array([predicted]),
-        fresh=np.array([fresh]),
+        fresh=lambda: np.array([fresh]),
         trust=np.array([trust]),
         prefill_tokens_per_s=np.array([speed]),
         block_tokens=64,

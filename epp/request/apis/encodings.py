@@ -23,6 +23,8 @@ _RAW_BITS = -15
 
 def coding(header: str) -> str:
     """The one coding of a `content-encoding` header; several are left as they stand."""
+    if not header:
+        return ""
     codings = [name for part in header.split(",") if (name := part.strip().lower()) not in IDENTITY]
     return ",".join(codings)
 
