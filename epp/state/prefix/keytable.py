@@ -74,25 +74,25 @@ class KeyTable:
         """The lane of each key, -1 for one that isn't there."""
         keys = _named(keys)
         first, second = self._homes(keys)
-        where, missing = self._look(first, keys)
-        if missing:
-            absent = (where < 0).nonzero()[0]
-            where[absent], _ = self._look(second[absent], keys[absent])
+        where, away = self._look(first, keys)
+        if len(away):
+            there, absent = self._look(second[away], keys[away])
+            there[absent] = -1
+            where[away] = there
         return where
 
     def leading(self, keys: U64) -> Lanes:
         """The lanes of the keys before the first that isn't there."""
         keys = _named(keys)
         mixed = keys * _MIX
-        where, missing = self._look(self._bucket(_first(mixed)), keys)
-        batch = FEW
-        while missing:
-            some = (where < 0).nonzero()[0][:batch]
+        where, away = self._look(self._bucket(_first(mixed)), keys)
+        done, batch = 0, FEW
+        while done < len(away):
+            some = away[done : done + batch]
             where[some], absent = self._look(self._bucket(_second(mixed[some])), keys[some])
-            if absent:
-                return where[: (where < 0).argmax()]
-            missing -= len(some)
-            batch = missing
+            if len(absent):
+                return where[: some[absent[0]]]
+            done, batch = done + batch, len(keys)
         return where
 
     def add(self, keys: U64, refs: U32, stamp: np.uint16 = _UNTIMED) -> int:
@@ -152,15 +152,12 @@ class KeyTable:
             return small
         return np.where(small < self._split, bits & (2 * self._level - 1), small)
 
-    def _look(self, buckets: Lanes, keys: U64) -> tuple[Lanes, int]:
-        """Lanes of keys that stand in these buckets, and how many do not."""
+    def _look(self, buckets: Lanes, keys: U64) -> tuple[Lanes, Lanes]:
+        """The lanes of keys that stand in these buckets, and which keys do not: their lanes mean
+        nothing."""
         same = self._keys.reshape(-1, LANES).take(buckets, axis=0) == keys[:, None]
         where = (buckets << 3) + same.argmax(axis=1)
-        strange = self._keys.take(where) != keys
-        missing = int(np.count_nonzero(strange))
-        if missing:
-            where[strange] = -1
-        return where, missing
+        return where, (self._keys.take(where) != keys).nonzero()[0]
 
     def _place(self, keys: U64, refs: U32, stamp: np.uint16) -> Lanes:
         """Put in as many as find an empty lane at once, one in a bucket; returns the places of the
@@ -221,4 +218,4 @@ def _second(mixed: U64) -> U64:
 
 
 def _named(keys: U64) -> U64:
-    return keys if keys.all() else np.where(keys == 0, _ZERO, keys)
+    return keys if np.count_nonzero(keys) == len(keys) else np.where(keys == 0, _ZERO, keys)

@@ -70,8 +70,8 @@ class HolderSets:
         kind = ref >> ROW_BITS
         return self._lists[kind].cells[ref & ROW].tolist() if kind else [ref]
 
-    def bits(self, rows: Rows) -> U64:
-        """The holders in rows of bits."""
+    def bits(self, rows: Rows | int) -> U64:
+        """The holders in rows of bits, or in one."""
         return self._bits.cells.take(rows, axis=0)
 
     def has(self, refs: U32, slots: Slots) -> Mask:

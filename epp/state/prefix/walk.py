@@ -7,6 +7,7 @@ one reference after the other the same are one step.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from .sets import BITS, ROW, ROW_BITS, WORD, HolderSets
 
 Depths = NDArray[np.int64]
 
+WORD_SHIFT: Final = WORD.bit_length() - 1
+FEWER: Final = BITS << ROW_BITS
+"""A reference below it names its holders by a list, or is one."""
+
 
 def walk(sets: HolderSets, refs: U32, by_slot: Depths) -> None:
     """Write into `by_slot`, which is all 0, how many of `refs` from the first on each slot is in.
@@ -26,22 +31,23 @@ def walk(sets: HolderSets, refs: U32, by_slot: Depths) -> None:
     """
     if not len(refs):
         return
-    turns: Mask = np.ones(len(refs), np.bool_)
-    np.not_equal(refs[1:], refs[:-1], out=turns[:-1])
-    last = turns.nonzero()[0]
-    steps, ends = refs[last], last + 1
-    few = steps >> ROW_BITS != BITS
-    many = int(few.argmax())
-    if not many and not few[0]:
-        many = len(steps)
-    rest, starts = steps[many:].tolist(), [0, *ends[max(0, many - 1) :].tolist()]
+    turns = (refs[1:] != refs[:-1]).nonzero()[0]
+    ends = [*(turns + 1).tolist(), len(refs)]
+    steps: list[int] = [*refs[turns].tolist(), *refs[-1:].tolist()]
+    many = 0
+    for step in steps:
+        if step < FEWER:
+            break
+        many += 1
     if not many:
-        _through_few(sets, sets.listed(rest[0]), rest, starts, by_slot)
+        _through_few(sets, sets.listed(steps[0]), steps, [0, *ends], by_slot)
         return
-    alive = _through_bits(sets.bits(steps[:many] & ROW), ends[:many], by_slot)
-    if rest:
-        left = [slot for slot in sets.listed(rest[0]) if slot < len(alive) and alive[slot]]
-        _through_few(sets, left, rest, starts[1:], by_slot)
+    # Where the last step is one of them, the last key stands for it.
+    last = turns[:many] if many < len(steps) else np.append(turns, len(refs) - 1)
+    alive = _through_bits(sets.bits(refs[last] & ROW), last + 1, by_slot)
+    if many < len(steps):
+        few = [slot for slot in sets.listed(steps[many]) if slot < len(alive) and alive[slot]]
+        _through_few(sets, few, steps[many:], ends[many - 1 :], by_slot)
 
 
 def _through_bits(words: U64, ends: NDArray[np.intp], by_slot: Depths) -> Mask:
@@ -51,8 +57,9 @@ def _through_bits(words: U64, ends: NDArray[np.intp], by_slot: Depths) -> Mask:
         lost = (words[:-1] ^ words[1:]).ravel()
         where = lost.nonzero()[0]
         marks = _marks(lost[where]).nonzero()[0]
-        step, word = np.divmod(where[marks // WORD], words.shape[1])
-        by_slot[word * WORD + marks % WORD] = ends[step]
+        bit = (where * WORD)[marks >> WORD_SHIFT] + (marks & WORD - 1)
+        width = words.shape[1] * WORD  # a power of two
+        by_slot[bit & width - 1] = ends[bit >> width.bit_length() - 1]
     alive = _marks(words[-1])
     by_slot[:-1][alive] = ends[-1]
     return alive
@@ -70,8 +77,7 @@ def _through_few(
     alive = set(slots)
     for step, start in zip(steps, ends, strict=False):
         if step >> ROW_BITS == BITS:
-            words = sets.bits(np.array([step & ROW]))
-            bits = int.from_bytes(words.astype("<u8").tobytes(), "little")
+            bits = int.from_bytes(sets.bits(step & ROW).astype("<u8").tobytes(), "little")
             held = {slot for slot in alive if bits >> slot & 1}
         else:
             held = alive.intersection(sets.listed(step))
