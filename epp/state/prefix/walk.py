@@ -32,22 +32,21 @@ def walk(sets: HolderSets, refs: U32, by_slot: Depths) -> None:
     if not len(refs):
         return
     turns = (refs[1:] != refs[:-1]).nonzero()[0]
-    ends = [*(turns + 1).tolist(), len(refs)]
-    steps: list[int] = [*refs[turns].tolist(), *refs[-1:].tolist()]
-    many = 0
-    for step in steps:
-        if step < FEWER:
-            break
-        many += 1
-    if not many:
-        _through_few(sets, sets.listed(steps[0]), steps, [0, *ends], by_slot)
+    fewer = refs < FEWER
+    first = int(fewer.argmax())
+    if not fewer[first]:
+        last = np.append(turns, len(refs) - 1)
+        _through_bits(sets.bits(refs[last] & ROW), last + 1, by_slot)
         return
-    # Where the last step is one of them, the last key stands for it.
-    last = turns[:many] if many < len(steps) else np.append(turns, len(refs) - 1)
-    alive = _through_bits(sets.bits(refs[last] & ROW), last + 1, by_slot)
-    if many < len(steps):
-        few = [slot for slot in sets.listed(steps[many]) if slot < len(alive) and alive[slot]]
-        _through_few(sets, few, steps[many:], ends[many - 1 :], by_slot)
+    many = int(turns.searchsorted(first))
+    last, rest = turns[:many], turns[many:]
+    ends = [first, *(rest + 1).tolist(), len(refs)]
+    steps: list[int] = [*refs[rest].tolist(), *refs[-1:].tolist()]
+    few = sets.listed(steps[0])
+    if many:
+        alive = _through_bits(sets.bits(refs[last] & ROW), last + 1, by_slot)
+        few = [slot for slot in few if slot < len(alive) and alive[slot]]
+    _through_few(sets, few, steps, ends, by_slot)
 
 
 def _through_bits(words: U64, ends: NDArray[np.intp], by_slot: Depths) -> Mask:
