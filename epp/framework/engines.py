@@ -39,6 +39,10 @@ class MetricSpec:
         pairs = _PAIRS.findall(found[2] or "")
         return cls(found[1], tuple((name, quoted or bare.strip()) for name, quoted, bare in pairs))
 
+    def part(self, suffix: str) -> Self:
+        """The series of a histogram whose family has this at its end, such as `_sum`."""
+        return replace(self, family=self.family + suffix)
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(labels.get(name, "") == value for name, value in self.labels)
 
@@ -69,6 +73,8 @@ class EngineNames:
     block_tokens: Specs = ()
     """A gauge whose value is the number, where no label tells it."""
     total_blocks: Specs = ()
+    steps: Specs = ()
+    """A histogram of the seconds between two tokens of an answer; only sum and count are read."""
     lora: Specs = ()
     """A gauge whose value is Unix time and whose labels are those of vLLM."""
     engine_label: str = "engine"
@@ -85,6 +91,7 @@ VLLM = EngineNames(
     running=specs("vllm:num_requests_running"),
     kv_usage=specs("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     cache_info=specs("vllm:cache_config_info"),
+    steps=specs("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     lora=specs("vllm:lora_requests_info"),
 )
 
@@ -100,6 +107,7 @@ SGLANG = EngineNames(
     # Since 0.5.11 in place of the labels.
     block_tokens=specs("sglang:page_size{priority=}"),
     total_blocks=specs("sglang:num_pages{priority=}"),
+    steps=specs("sglang:inter_token_latency_seconds"),
     engine_label="dp_rank",
     copies=frozenset({"tp_rank", "pp_rank", "moe_ep_rank"}),
 )

@@ -302,6 +302,10 @@ class Engine:
         self.counters.generation_tokens += 1
         if job.first_token is None:
             job.first_token = now
+        else:
+            self.counters.gaps += 1
+            self.counters.gap_seconds += now - job.last_token
+        job.last_token = now
         finish = None
         if job.answered >= job.submission.max_tokens:
             finish = self._finish(job, now)

@@ -35,6 +35,7 @@ class Job:
     cached: int | None = None
     started: float | None = None
     first_token: float | None = None
+    last_token: float = 0.0
     preemptions: int = 0
     running: bool = False
 

@@ -126,6 +126,9 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
+    gaps: int = 0
+    """From one token of an answer to the next."""
+    gap_seconds: float = 0.0
     prefix_queries: int = 0
     prefix_hits: int = 0
     pulled_tokens: int = 0

@@ -188,18 +188,17 @@ class LoadBook:
         life.unshown = still
 
     def answered(self, inc: Incarnation, tokens: int, seconds: float, now: float) -> None:
-        """An answer of that life ended: `tokens` in `seconds` after the first one.
+        """An answer of that life ended: `tokens` in `seconds` after the first one."""
+        self.stepped(inc, tokens - 1, seconds, seconds, now)
 
-        Where its engine does not say what it has in use, only our own reservations count as that.
-        """
+    def stepped(self, inc: Incarnation, steps: int, took_s: float, of_s: float, now: float) -> None:
+        """Its answers took `took_s` for `steps` from token to token, within the last `of_s`."""
         life = self._lives.get(inc)
         if life is None:
             return
-        blocks = life.pace.in_use.mean_since(now - seconds)
-        if blocks is None:
-            blocks = float(life.decode_blocks)
+        blocks = life.blocks_since(now - of_s)
         for pace in (life.pace, self._pace):
-            pace.decoding.observe(tokens, seconds, blocks)
+            pace.decoding.observe(steps + 1, took_s, blocks)
         self._changed.add(life)
 
     def elsewhere(self, sums: Mapping[Incarnation, Sums], now: float) -> None:

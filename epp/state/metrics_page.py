@@ -24,6 +24,7 @@ MAX_PAGE_BYTES = 8 << 20
 MAX_SERIES = 1024
 """Series of one family that are read: more engines than any endpoint has."""
 
+_OF_HISTOGRAM = ("_sum", "_count")
 _START = (MetricSpec("process_start_time_seconds"),)
 _LORA_RUNNING, _LORA_WAITING, _LORA_MOST = (
     "running_lora_adapters",
@@ -41,6 +42,14 @@ class PageError(EppError):
     reason = "metrics-page"
 
 
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """All time between tokens of answers since the engine's start, and how often that was."""
+
+    seconds: float
+    count: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMetrics:
     """What one page says."""
@@ -48,6 +57,7 @@ class EngineMetrics:
     report: LoadReport = field(default_factory=LoadReport)
     start_ms: int | None = None
     """Start of the engine's process in milliseconds of Unix time."""
+    steps: StepTotals | None = None
 
 
 def parse_page(
@@ -70,11 +80,23 @@ def parse_page(
             lora=_lora(found),
         ),
         start_ms=round(max(start) * 1000) if start and max(start) < 2**40 else None,
+        steps=_steps(found),
     )
 
 
 _Series = tuple[bytes, bytes]
 """Labels and value, as they stand there."""
+
+
+def _steps(page: "_Page") -> StepTotals | None:
+    sums, counts = (page.values(_parts(page.names, suffix)) for suffix in _OF_HISTOGRAM)
+    if not sums or len(sums) != len(counts):
+        return None
+    return StepTotals(math.fsum(sums), math.fsum(counts))
+
+
+def _parts(names: EngineNames, suffix: str) -> Specs:
+    return tuple(spec.part(suffix) for spec in names.steps)
 
 
 class _Page:
@@ -153,6 +175,7 @@ def _pattern(names: EngineNames) -> re.Pattern[bytes]:
         *names.block_tokens,
         *names.total_blocks,
         *names.lora,
+        *(part for suffix in _OF_HISTOGRAM for part in _parts(names, suffix)),
         *_START,
     )
     either = b"|".join(sorted({re.escape(spec.family).encode() for spec in wanted}))

@@ -28,6 +28,7 @@ from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
 from .replicas import total
 from .reservation import NONE, Sums
+from .steps import Steps
 from .sums import MAX_KEYS, ReplicaSums
 from .table import Table
 from .twins import Twins
@@ -84,6 +85,7 @@ class PoolState:
         self._index = index
         self._predicted = predicted
         self._load = load
+        self._steps = Steps(load.stepped)
         self._charges = charges if charges is not None else Charges()
         self._trust = Trusts()
         self._twins = Twins()
@@ -291,6 +293,8 @@ class PoolState:
         inc = self.endpoints.incarnation(endpoint)
         if inc is not None:
             self._load.report(inc, page.report, now)
+            if not member.has_sidecar:
+                self._steps.page(inc, page.steps, now)
 
     def scrape_failed(self, endpoint: EndpointId, now: float, *, refused: bool) -> None:
         """No page. Only a refused connection says that nobody is there (fault B02)."""
@@ -350,6 +354,7 @@ class PoolState:
         self._mirror.forget(inc)
         self._predicted.forget(inc)
         self._load.forget(inc)
+        self._steps.forget(inc)
         self._unconfirmed.take(inc.endpoint)
 
     def _take(self, record: Record, inc: Incarnation, now: float, behind_s: float) -> None:

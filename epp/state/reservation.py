@@ -134,6 +134,11 @@ class Life:
         self.others, self.others_at, self.others_speed = others, now, speed
         return True
 
+    def blocks_since(self, at: float) -> float:
+        """In use on average from then on; where the engine does not say so, our reservations."""
+        said = self.pace.in_use.mean_since(at)
+        return float(self.decode_blocks) if said is None else said
+
     def remaining_elsewhere(self, now: float) -> int:
         """Prefill tokens of the others, less what the engine will have worked off since they said
         so: they say when a prompt is done, not how far it is."""

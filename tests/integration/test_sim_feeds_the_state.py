@@ -62,6 +62,7 @@ async def test_its_metrics_page_is_read_in_full() -> None:
         async with http.get("/metrics") as response:
             page = parse_page(await response.read())
     assert (page.report.running, page.report.waiting) == (1, 1)
+    assert page.steps is not None
     assert page.report.kv_usage is not None
     assert 0 < page.report.kv_usage < 1
     assert (page.report.total_blocks, page.report.block_tokens) == (1024, 16)

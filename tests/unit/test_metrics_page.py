@@ -6,7 +6,7 @@ import pytest
 
 from epp.framework import Lora
 from epp.framework.engines import EngineNames, specs
-from epp.state.metrics_page import EngineMetrics, PageError, parse_page
+from epp.state.metrics_page import EngineMetrics, PageError, StepTotals, parse_page
 from epp.state.reports import LoadReport
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -18,6 +18,21 @@ def test_a_recorded_page_of_an_aggregated_engine() -> None:
         waiting=0, running=0, kv_usage=0.0, total_blocks=32768, block_tokens=32
     )
     assert page.start_ms == 1_796_039_120_280
+    assert page.steps is not None
+    assert page.steps.count == 60
+    assert 0.1 < page.steps.seconds < 60 * 0.05
+
+
+def test_steps_are_read_by_an_older_name_too_and_only_whole() -> None:
+    old = (
+        b'vllm:time_per_output_token_seconds_bucket{engine="0",le="+Inf"} 6\n'
+        b'vllm:time_per_output_token_seconds_sum{engine="0"} 0.25\n'
+        b'vllm:time_per_output_token_seconds_sum{engine="1"} 0.5\n'
+        b'vllm:time_per_output_token_seconds_count{engine="0"} 6\n'
+    )
+    assert parse_page(old).steps is None
+    whole = old + b'vllm:time_per_output_token_seconds_count{engine="1"} 4\n'
+    assert parse_page(whole).steps == StepTotals(0.75, 10)
 
 
 def test_a_recorded_page_of_a_prefill_engine() -> None:

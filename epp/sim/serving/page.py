@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from epp.sim.engine import Engine
-from epp.sim.serving.families import Family, Labels, written
+from epp.sim.serving.families import Family, Labels, totals, written
 from epp.sim.serving.families import counter as counter_of
 from epp.sim.serving.families import gauge as gauge_of
 from epp.sim.serving.transfer_page import transfer_families
@@ -79,6 +79,13 @@ def _engine_families(engine: Engine, labels: Labels) -> Iterable[Family]:
     cached = count.cached_tokens + count.pulled_tokens
     yield counter("prompt_tokens_cached_total", "Prompt tokens found or pulled.", cached)
     yield counter("generation_tokens_total", "Answered tokens.", count.generation_tokens)
+    yield totals(
+        "vllm:inter_token_latency_seconds",
+        "From one token of an answer to the next.",
+        labels,
+        count=count.gaps,
+        total=count.gap_seconds,
+    )
     yield Family(
         "vllm:request_success_total",
         "counter",
