@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .candidates import COLUMNS, Candidates
-from .plugins import Course, Marker, NoCourse, Watcher
+from .plugins import Course, Follower, Marker, NoCourse, Watcher
 from .samples import endpoint, endpoints, request
 from .types import Decision, Endpoint, Load, Match, Request, Rung, Stage
 
@@ -148,6 +148,8 @@ def check_watcher(make: Make, *, seed: int = 1, cases: int = CASES) -> None:
     for asked, pool in _cases(seed, cases):
         if len(pool):
             plugin.chosen(asked, _decision(asked, pool))
+            if isinstance(plugin, Follower):
+                plugin.served(asked, pool[0], pool[-1])
             plugin.removed([pool[0].id])
         plugin.removed([])
 

@@ -160,6 +160,18 @@ class Watcher(Protocol):
 
 
 @runtime_checkable
+class Follower(Protocol):
+    """What a plugin may implement besides, to learn that another endpoint served than was chosen.
+
+    Bounded and harmless as a `Watcher`.
+    """
+
+    def served(self, request: Request, chosen: Endpoint, served: Endpoint, /) -> None:
+        """The gateway went past `chosen`, the first of the decision, and `served` gave an answer
+        that is no failure."""
+
+
+@runtime_checkable
 class Marker(Protocol):
     """What a plugin may implement besides, to set headers in the client's answer."""
 

@@ -101,7 +101,7 @@ _SESSIONS = SessionSettings()
 
 
 class SessionKeeper:
-    """See the module. A `Watcher` and a `Marker`."""
+    """See the module. A `Watcher`, a `Follower` and a `Marker`."""
 
     def __init__(
         self,
@@ -159,6 +159,13 @@ class SessionKeeper:
             _remember(self._bound, hash(session), (picked, request.at), MAX_SESSIONS)
         while self._over(next(iter(self._bound.values()))[1], request.at):
             self._bound.popitem(last=False)
+
+    def served(self, request: Request, chosen: Endpoint, served: Endpoint, /) -> None:
+        """What the session has cached is there now. One that is bound elsewhere than where this
+        request was to go stays, as with `chosen`; a token names who served by itself."""
+        if not self._by_token and self._endpoint(request) == chosen.id:
+            bound = (served.id, request.at)
+            _remember(self._bound, hash(self._session(request)), bound, MAX_SESSIONS)
 
     def removed(self, endpoints: Collection[EndpointId], /) -> None:
         """A session of one that is gone moves with its next request."""

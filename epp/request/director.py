@@ -297,6 +297,7 @@ class PickDirector:
             meter=meter,
             say_served=self._settings.conformance,
             answer_headers=(admin_token.header(decision),) if tell else (),
+            followers=made.built.followers,
             markers=() if made.shadow else made.built.markers,
             ballot=self._ballot,
             attempt=attempt,

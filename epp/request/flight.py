@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from epp.bodies.usage import Usage
-from epp.framework import Endpoint, EndpointId, Marker, Request
+from epp.framework import Endpoint, EndpointId, Follower, Marker, Request
 
 from . import conformance
 from .attempts import Attempt
@@ -28,6 +28,7 @@ class Flight:
         "_chosen",
         "_clock",
         "_first",
+        "_followers",
         "_good",
         "_headers",
         "_markers",
@@ -56,13 +57,15 @@ class Flight:
         attempt: Attempt,
         meter: Meter | None = None,
         say_served: bool = False,
+        followers: Sequence[Named[Follower]] = (),
         markers: Sequence[Named[Marker]] = (),
         answer_headers: Sequence[tuple[str, str]] = (),
         shadow: bool = False,
     ) -> None:
         """`chosen`: the destinations, best first. `told`: the addresses that the gateway knows them
         by. `meter`: None where the answer's body does not come through us. `say_served`: tell the
-        client who served, for conformance tests. `markers` have headers set in the answer, beside
+        client who served, for conformance tests. `followers` hear who served in place of the first,
+        `markers` have headers set in the answer, beside
         `answer_headers`. `attempt` is told how it goes. `shadow`: the gateway was told of nobody.
         """
         self._pool = pool
@@ -73,6 +76,7 @@ class Flight:
         self._told = told
         self._ballot = ballot
         self._attempt = attempt
+        self._followers = followers
         self._markers = markers
         self._answer_headers = tuple(answer_headers)
         self._charged = charged
@@ -101,6 +105,8 @@ class Flight:
             self._pool.response_headers(self._request.id, status, now)
         self._attempt.answered(status, self._asked(served or "", address, now), now)
         self._good = 0 < status < 400
+        if address and self._good and self._followers:
+            self._follow(address, now)
         if self._meter is not None and self._good and streaming:
             self._meter.streams()
         for observer in self._observers:
@@ -124,6 +130,15 @@ class Flight:
             return [one.id for one in self._chosen[: self._told.index(served) + 1]]
         other = self._pool.at(address, now) if address else None
         return [self._chosen[0].id, *(() if other is None else (other.id,))]
+
+    def _follow(self, address: str, now: float) -> None:
+        """Tell plugins of whom the gateway took in place of the first."""
+        first, other = self._chosen[0], self._pool.at(address, now)
+        if other is None or other.id == first.id:
+            return
+        self._ballot.begin()
+        for one in self._followers:
+            self._ballot.tell(one.name, partial(one.plugin.served, self._request, first, other))
 
     def _give_back(self) -> None:
         """The gateway has sent the request again: its load is where that goes."""

@@ -76,6 +76,9 @@ class Broken:
     def course(self, *_: object) -> Any:
         raise ZeroDivisionError
 
+    def served(self, *_: object) -> None:
+        raise ZeroDivisionError
+
     def marks(self, *_: object) -> Any:
         raise ZeroDivisionError
 

@@ -75,3 +75,13 @@ def test_B18_a_session_whose_pod_is_gone_moves_to_where_its_next_request_goes() 
     assert all(plugin.keep(asked, Candidates.of(POOL)))
     _chosen(plugin, asked, POOL[1])
     assert list(plugin.keep(asked, Candidates.of(POOL))) == [False, True, False, False]
+
+
+def test_B18_a_session_goes_on_where_its_request_was_truly_served() -> None:
+    """Protected by the binding that follows a gateway's fallback; red when it stays with a pod that
+    has computed nothing of the session."""
+    plugin = _plugin(Kind.FILTER, strategy="session_id")
+    asked = _request({"x-session-id": "one"})
+    _chosen(plugin, asked, POOL[0])
+    plugin.served(asked, POOL[0], POOL[2])
+    assert list(plugin.keep(asked, Candidates.of(POOL))) == [False, False, True, False]

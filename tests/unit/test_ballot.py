@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import structlog
 
-from epp.framework import Course, NoCourse
+from epp.framework import Course, Endpoint, NoCourse
 from epp.request.ballot import QUIET_S, Why
 from epp.request.plan.live import Named
 from tests.fakes.desk import ask, open_desk
@@ -142,6 +142,30 @@ async def test_marks_are_made_for_who_truly_served() -> None:
         assert said == [("x-mark", silent.destination)]
         unknown = await desk.route(ask())
         assert list(unknown.progress.response_headers(200, "10.9.9.9:1")) == []
+
+
+async def test_followers_hear_who_served_in_place_of_the_chosen_where_that_went_well() -> None:
+    heard: list[tuple[str, str]] = []
+
+    class Hears:
+        def served(self, _: object, chosen: Endpoint, served: Endpoint, /) -> None:
+            heard.append((chosen.address, served.address))
+
+    followers = (Named("broken", Broken()), Named("hears", Hears()))
+    async with open_desk(2, built=replace(default_built(), followers=followers)) as desk:
+        for status, served in ((503, "the other"), (200, "the chosen"), (200, "10.9.9.9:1")):
+            route = await desk.route(ask())
+            (other,) = {"10.0.0.0:8000", "10.0.0.1:8000"} - {route.destination}
+            known = {"the other": other, "the chosen": route.destination}
+            route.progress.response_headers(status, known.get(served, served))
+        assert heard == []
+        again = await desk.route(ask())
+        (other,) = {"10.0.0.0:8000", "10.0.0.1:8000"} - {again.destination}
+        again.progress.response_headers(200, other)
+        assert heard == [(again.destination, other)]
+        assert desk.booth.failures == [("broken", "raised")]
+        again.progress.response_headers(200, other)
+        assert len(heard) == 1
 
 
 async def test_a_primary_port_stands_for_all_engines_of_a_pod() -> None:

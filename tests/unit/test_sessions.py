@@ -12,6 +12,7 @@ from epp.framework import (
     Decision,
     Endpoint,
     EndpointId,
+    Follower,
     Incarnation,
     Marker,
     PoolId,
@@ -231,6 +232,45 @@ def test_nothing_is_left_of_a_request_that_was_routed() -> None:
     assert len(keeper._away) == 1
     _route(keeper, asked, A)
     assert len(keeper._away) == 0
+
+
+def _serve(keeper: Any, request: Request, chosen: Endpoint, served: Endpoint) -> None:
+    assert isinstance(keeper, Follower)
+    keeper.served(request, chosen, served)
+
+
+def test_a_session_follows_to_who_served_in_place_of_the_chosen() -> None:
+    keeper = _by_name()
+    asked = _request(x_session_id="s")
+    _route(keeper, asked, A)
+    _serve(keeper, asked, A, C)
+    assert _rows(keeper, _request(number=1, x_session_id="s")) == [2]
+
+
+def test_a_request_that_was_not_to_go_to_its_sessions_endpoint_moves_nothing() -> None:
+    keeper = _by_name()
+    _route(keeper, _request(x_session_id="s"), A)
+    aside = _request(number=1, x_session_id="s")
+    _route(keeper, aside, B)
+    _serve(keeper, aside, B, C)
+    assert _rows(keeper, _request(number=2, x_session_id="s")) == [0]
+
+
+def test_who_served_says_nothing_of_requests_without_a_session_and_of_tokens() -> None:
+    for keeper, asked in ((_by_name(), _request()), (_by_token(), _request(x_session_id="s"))):
+        _route(keeper, asked, A)
+        _serve(keeper, asked, A, B)
+        assert len(keeper._bound) == 0
+
+
+def test_a_session_of_the_prefills_stays_when_another_endpoint_answers() -> None:
+    keeper = build_scorer(
+        "session-affinity-scorer", {"strategy": "session_id", "profileName": "prefill"}
+    )
+    asked = _request(x_session_id="s")
+    _route(keeper, asked, A, prefill=B)
+    _serve(keeper, asked, A, C)
+    assert _rows(keeper, _request(number=1, x_session_id="s")) == [1]
 
 
 def test_by_default_a_session_is_remembered_for_five_minutes() -> None:

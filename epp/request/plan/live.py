@@ -15,6 +15,7 @@ from epp.framework import (
     Decider,
     Detector,
     Filter,
+    Follower,
     Handler,
     Marker,
     Picker,
@@ -83,6 +84,8 @@ class Built:
     """Settings of who feeds a kind of data, by the data; where none is named, defaults hold."""
     watchers: tuple[Named[Watcher], ...]
     """Plugins of any kind that want to learn what became of their advice; each stands once."""
+    followers: tuple[Named[Follower], ...]
+    """Those that want to learn who served in place of who was chosen; each stands once."""
     markers: tuple[Named[Marker], ...]
     """Those that set headers in the client's answer; each stands once."""
     plugins: Mapping[str, "Instance"] = field(repr=False)
@@ -125,6 +128,7 @@ def build(plan: Plan, earlier: Built | None = None) -> Built:
         deciders={name: plugins[use.reference].plugin for name, use in plan.deciders.items()},
         producers={data: tuple(map(named, uses)) for data, uses in plan.producers.items()},
         watchers=tuple(one for one in everybody if isinstance(one.plugin, Watcher)),
+        followers=tuple(one for one in everybody if isinstance(one.plugin, Follower)),
         markers=tuple(one for one in everybody if isinstance(one.plugin, Marker)),
         plugins=plugins,
     )
