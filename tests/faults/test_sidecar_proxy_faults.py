@@ -376,7 +376,7 @@ async def test_D23_an_early_refusal_reaches_a_client_that_still_uploads() -> Non
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 503])
 async def test_D24_the_engines_own_errors_pass_unchanged(status: int) -> None:
-    """Protected by `_pass_on`: only a missing answer is replaced."""
+    """Protected by `Passage`: only a missing answer is replaced."""
     body = json.dumps({"error": {"message": "é", "type": "t", "code": status}}).encode()
     upstream = RawUpstream(
         answer(
@@ -428,7 +428,7 @@ async def test_D25_readiness_follows_the_engine_and_liveness_does_not() -> None:
 
 
 async def test_D26_twenty_streams_survive_the_sidecars_shutdown() -> None:
-    """Protected by `Sidecar.drain`, which waits for what is in flight."""
+    """Protected by `Drain.run`, which waits for what is in flight."""
 
     async def script(talk: Conversation) -> None:
         if talk.request.line.startswith(b"GET"):
@@ -460,7 +460,7 @@ async def test_D26_twenty_streams_survive_the_sidecars_shutdown() -> None:
 
 
 async def test_D29_aborted_requests_leave_the_others_alone() -> None:
-    """Protected by `AiohttpRelay._serve`: each exchange owns and closes its own answer."""
+    """Protected by `Exchange`: whoever leaves is no error, and each closes its own answer only."""
 
     async def script(talk: Conversation) -> None:
         await talk.send(SSE_HEAD)
