@@ -11,7 +11,13 @@ import typer
 from epp.errors import ConfigError
 
 GatewayKind = Literal[
-    "standalone", "istio", "envoy-gateway", "envoy-gateway-response-none", "kgateway", "gke"
+    "standalone",
+    "istio",
+    "istio-response-none",
+    "envoy-gateway",
+    "envoy-gateway-response-none",
+    "kgateway",
+    "gke",
 ]
 KEYS = ("handoff", "leg", "salt", "redis-picker", "redis-vllm", "redis-prefill", "redis-decode")
 """Of the Secret `epp-keys`, which whoever installs a pool makes once."""

@@ -16,7 +16,13 @@ from epp.errors import ConfigError
 from .parts import KUSTOMIZATION, Tree, needed
 
 Gateway = Literal[
-    "standalone", "istio", "envoy-gateway", "envoy-gateway-response-none", "kgateway", "gke"
+    "standalone",
+    "istio",
+    "istio-response-none",
+    "envoy-gateway",
+    "envoy-gateway-response-none",
+    "kgateway",
+    "gke",
 ]
 GATEWAYS: tuple[Gateway, ...] = get_args(Gateway)
 PARTS = "gie-epp"
@@ -31,17 +37,33 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 WITHOUT_KINDS: tuple[Gateway, ...] = ("standalone",)
 """Gateways for which no kinds have to be installed."""
-_BY_POOL: Mapping[Gateway, tuple[tuple[str, str], ...]] = {
-    "istio": (),
-    "envoy-gateway": (),
-    "kgateway": (),
+_Place = tuple[str, str, str, str]
+"""Kind and name (empty: any) of an object, where in it, and what stands there."""
+_POOL: tuple[_Place, ...] = (
+    ("InferencePool", "", "/metadata/name", "{pool}"),
+    ("HTTPRoute", "", "/spec/rules/0/backendRefs/0/name", "{pool}"),
+)
+_FILTER = "/spec/configPatches/0/patch/value/typed_config/grpc_service/envoy_grpc/cluster_name"
+_PLACES: Mapping[Gateway, tuple[_Place, ...]] = {
+    "istio": _POOL,
+    "istio-response-none": (
+        ("EnvoyFilter", "picker", _FILTER, "outbound|9002||epp.{namespace}.svc.cluster.local"),
+        (
+            "EnvoyFilter",
+            "picker",
+            "/spec/configPatches/1/match/cluster/service",
+            "engines.{namespace}.svc.cluster.local",
+        ),
+    ),
+    "envoy-gateway": _POOL,
+    "kgateway": _POOL,
     "gke": (
-        ("GCPBackendPolicy", "/spec/targetRef/name"),
-        ("HealthCheckPolicy", "/spec/targetRef/name"),
+        *_POOL,
+        ("GCPBackendPolicy", "", "/spec/targetRef/name", "{pool}"),
+        ("HealthCheckPolicy", "", "/spec/targetRef/name", "{pool}"),
     ),
 }
-"""Gateways that know InferencePools, and what of their own names the pool, and where."""
-_POOL = (("InferencePool", "/metadata/name"), ("HTTPRoute", "/spec/rules/0/backendRefs/0/name"))
+"""Where a gateway's objects hold names that kustomize does not know as such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +148,8 @@ def _kustomization(wanted: Wanted, overlay: str) -> dict[str, Any]:
     images = [_image(name, wanted) for name in IMAGES]
     if any(len(image) > 1 for image in images):
         made["images"] = images
-    if wanted.gateway in _BY_POOL:
-        places = (*_POOL, *_BY_POOL[wanted.gateway])
-        made["patches"] = [_renamed(kind, place, wanted.pool) for kind, place in places]
+    if wanted.gateway in _PLACES:
+        made["patches"] = [_renamed(place, wanted) for place in _PLACES[wanted.gateway]]
     return made
 
 
@@ -141,10 +162,14 @@ def _image(name: str, wanted: Wanted) -> dict[str, str]:
     return made
 
 
-def _renamed(kind: str, place: str, pool: str) -> dict[str, Any]:
-    step = yaml.safe_dump([{"op": "replace", "path": place, "value": pool}], sort_keys=False)
-    made: dict[str, Any] = {"target": {"kind": kind}, "patch": step}
-    return made | ({"options": {"allowNameChange": True}} if place == "/metadata/name" else {})
+def _renamed(place: _Place, wanted: Wanted) -> dict[str, Any]:
+    kind, name, path, text = place
+    value = text.format(pool=wanted.pool, namespace=wanted.namespace)
+    made: dict[str, Any] = {
+        "target": {"kind": kind} | ({"name": name} if name else {}),
+        "patch": yaml.safe_dump([{"op": "replace", "path": path, "value": value}], sort_keys=False),
+    }
+    return made | ({"options": {"allowNameChange": True}} if path == "/metadata/name" else {})
 
 
 def _namespace(name: str) -> dict[str, Any]:

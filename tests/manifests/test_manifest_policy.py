@@ -1,5 +1,6 @@
 """What no rendered object may do, whatever the gateway."""
 
+import copy
 import re
 from typing import Any
 
@@ -9,9 +10,12 @@ import yaml
 from epp import protocol
 from epp.control.kube.objects import SIDECAR
 from epp.manifests.overlay import GATEWAYS, Gateway
+from epp.sim.gateway.clusters import pool
 from epp.sim.gateway.envoy import EnvoySettings, render
+from epp.sim.gateway.modes import ext_proc
 from tests.conformance.shipped import SHIPPED
 from tests.manifests.rendered import (
+    NAMESPACE,
     VARIANTS,
     Object,
     containers,
@@ -150,7 +154,7 @@ def _stripped(gateway: Gateway) -> set[str]:
     for one in objects:
         spec = one.get("spec", {})
         match one["kind"]:
-            case "EnvoyFilter":
+            case "EnvoyFilter" if spec["configPatches"][0]["applyTo"] == "NETWORK_FILTER":
                 (patch,) = spec["configPatches"]
                 config = patch["patch"]["value"]["typed_config"]
                 (early,) = config["early_header_mutation_extensions"]
@@ -190,3 +194,29 @@ def test_the_standalone_envoy_is_the_one_that_runs_in_tests() -> None:
     assert render(plain) == tested.file.read_text()
     envoy = named(rendered("standalone"), "Service", "epp-replicas")["spec"]
     assert (envoy["clusterIP"], envoy["publishNotReadyAddresses"]) == ("None", True)
+
+
+def test_istio_is_given_the_filter_and_the_balancing_that_run_in_tests() -> None:
+    objects = rendered("istio-response-none")
+    picking, balancing = named(objects, "EnvoyFilter", "picker")["spec"]["configPatches"]
+    tested: Any = ext_proc("standalone", response_trailers="skip", fail_open=False)["typed_config"]
+    given = copy.deepcopy(picking["patch"]["value"]["typed_config"])
+    assert given["grpc_service"]["envoy_grpc"].pop("cluster_name") == (
+        f"outbound|9002||epp.{NAMESPACE}.svc.cluster.local"
+    )
+    tested["grpc_service"]["envoy_grpc"].pop("cluster_name")
+    assert given == tested
+    policy = pool([], picked=True)["load_balancing_policy"]
+    assert balancing["patch"]["value"] == {"load_balancing_policy": policy}
+    service = f"engines.{NAMESPACE}.svc.cluster.local"
+    assert balancing["match"]["cluster"] == {"service": service}
+
+
+@pytest.mark.parametrize("gateway", [each for each in GATEWAYS if each.endswith("-response-none")])
+def test_where_the_filter_is_ours_no_gateway_builds_another(gateway: Gateway) -> None:
+    objects = rendered(gateway)
+    assert not list(of_kind(objects, "InferencePool"))
+    (route,) = of_kind(objects, "HTTPRoute")
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    service = named(objects, "Service", backend["name"])
+    assert backend["port"] in {port["port"] for port in service["spec"]["ports"]}
