@@ -19,6 +19,7 @@ from epp.commands.explain import explain
 from epp.commands.flags import (
     AsJson,
     ConnectorKind,
+    EncodeKind,
     Format,
     Level,
     OnFailure,
@@ -147,6 +148,16 @@ def sidecar(
     connector: Annotated[
         ConnectorKind, typer.Option(help="How the pool's engines hand over KV, all alike.")
     ] = "nixlv2",
+    ec_connector: Annotated[
+        EncodeKind | None,
+        typer.Option(help="How embeddings get to who computes a prompt; none encodes locally."),
+    ] = None,
+    encode_timeout: Annotated[
+        float, typer.Option(help="Seconds that encoders have for all media of a request.")
+    ] = 60.0,
+    on_encode_failure: Annotated[
+        OnFailure, typer.Option(help="When others cannot encode: do it with the prompt, or fail.")
+    ] = "recompute",
     bootstrap_port: Annotated[
         int, typer.Option(help="Where prefill engines are met (sglang, mooncake).")
     ] = 8998,
@@ -291,6 +302,9 @@ def sidecar(
         "leg_key_file": leg_key_file,
         "leg_port": leg_port,
         "connector": connector,
+        "ec_connector": ec_connector,
+        "encode_timeout_s": encode_timeout,
+        "on_encode_failure": on_encode_failure,
         "bootstrap_port": bootstrap_port,
         "p2p_port": p2p_port,
         "compare_pairs": compare_pairs,

@@ -169,6 +169,7 @@ class Sidecar:
             journal=self.reporter,
             refusing=self.reporter.not_ready,
             metrics=self.metrics.handoff,
+            encoding=self.metrics.encoding,
             measuring=Measuring(
                 metrics=self.metrics.answers,
                 served=lambda: self.engine.served,

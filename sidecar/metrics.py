@@ -9,6 +9,7 @@ from epp.answers import AnswerMetrics
 from epp.state.writing.publisher import Wrote
 
 from .declared import Declared, Row
+from .encoding.metrics import EncodeMetrics
 from .transfer.metrics import HandoffMetrics
 
 _HEAD = """\
@@ -33,6 +34,7 @@ class Metrics:
         self._declared = declared = Declared(self.registry)
         self.answers = AnswerMetrics(self.registry)
         self.handoff = HandoffMetrics(declared)
+        self.encoding = EncodeMetrics(declared)
         self.requests = declared.counter(
             "requests", "Exchanges that ended, by outcome: ok, engine-error, engine-gone, "
             "client-gone.", "outcome",

@@ -12,6 +12,7 @@ from epp.framework.plugins import yaml_name
 from epp.state.writing.publisher import Tempo
 
 from .connectors import Connector, Ports
+from .encoding.stage import EncodeConnector, EncodePolicy
 from .transfer.steps import Fallback, HandoffPolicy
 from .trust.settings import TlsSettings
 
@@ -124,6 +125,13 @@ class SidecarSettings(TlsSettings):
     """When the KV could not be pulled and no byte was sent: likewise, and once."""
     connector: Connector = "nixlv2"
     """How the engines of the pool hand over KV, of all its pods alike."""
+    ec_connector: EncodeConnector | None = None
+    """How embeddings of images, audio and video get to who computes a prompt; None encodes nothing
+    elsewhere, and takes no legs that ask for it."""
+    encode_timeout_s: Seconds = 60.0
+    """How long encoders have for all media of a request."""
+    on_encode_failure: Fallback = Fallback.RECOMPUTE
+    """When an item could not be encoded elsewhere: encode it with the prompt, or fail."""
     bootstrap_port: Annotated[int, Field(ge=1, le=65_535)] = 8998
     """Where prefill engines are met, with the connectors sglang and mooncake."""
     p2p_port: Annotated[int, Field(ge=1, le=65_535)] = 7777
@@ -226,6 +234,10 @@ class SidecarSettings(TlsSettings):
             on_prefill_failure=self.on_prefill_failure or self._fallback,
             on_pull_failure=self.on_pull_failure or self._fallback,
         )
+
+    @property
+    def encode_policy(self) -> EncodePolicy:
+        return EncodePolicy(within_s=self.encode_timeout_s, on_failure=self.on_encode_failure)
 
     @property
     def _fallback(self) -> Fallback:

@@ -15,6 +15,8 @@ from epp.tracing.sender import open_sender
 from epp.tracing.spans import Tracer
 
 from .connectors import plan_of
+from .encoding.metrics import EncodeMetrics
+from .encoding.stage import Encoders
 from .guard import Guard
 from .http.client import Upstream
 from .http.measuring import Measuring
@@ -23,6 +25,7 @@ from .proxy import Journal, Limits, Listen, Readiness, Relay
 from .ranked import Ranked
 from .settings import SidecarSettings
 from .shells import shell_of, upstream_of
+from .transfer.course import Course
 from .transfer.door import Door
 from .transfer.files import Followed, read_endpoints, read_leg_keys, read_seal_keys
 from .transfer.job import Tools
@@ -64,7 +67,13 @@ def door_of(settings: SidecarSettings) -> Door:
     file = settings.leg_key_file
     keys = None if file is None else read_leg_keys(file)
     plan = plan_of(settings.connector, settings.ports)
-    return Door(guard=Guard(settings.name), plan=plan, keys=keys, leg_port=settings.leg_port)
+    return Door(
+        guard=Guard(settings.name),
+        plan=plan,
+        encodes=settings.ec_connector is not None,
+        keys=keys,
+        leg_port=settings.leg_port,
+    )
 
 
 def trust_of(settings: SidecarSettings, guard: Guard, metrics: HandoffMetrics) -> Trust:
@@ -109,6 +118,7 @@ def relay_of(
     journal: Journal,
     refusing: Readiness,
     metrics: HandoffMetrics,
+    encoding: EncodeMetrics,
     measuring: Measuring,
     tracer: Tracer,
     clocks: Clocks,
@@ -143,7 +153,6 @@ def relay_of(
     )
     splitter = Splitter(
         door=door,
-        trust=trust,
         tools=tools,
         policy=settings.handoff_policy,
         journal=journal,
@@ -152,10 +161,28 @@ def relay_of(
         wall_s=clocks.wall_s,
         new_id=lambda: f"leg-{secrets.token_hex(16)}",
     )
+    encoders = None
+    if settings.ec_connector is not None:
+        encoders = Encoders(
+            door=door,
+            upstream=upstream,
+            policy=settings.encode_policy,
+            metrics=encoding,
+            clock=clocks.monotonic_s,
+            wall_s=clocks.wall_s,
+            new_id=splitter.new_id,
+            breakers=breakers,
+        )
     service = Service(
         upstream=upstream,
         door=door,
-        splitter=splitter,
+        course=Course(
+            trust=trust,
+            splitter=splitter,
+            encoders=encoders,
+            metrics=encoding,
+            wall_s=clocks.wall_s,
+        ),
         metrics=metrics,
         measuring=measuring,
         journal=journal,

@@ -20,6 +20,7 @@ KvRole = Literal["producer", "consumer", "both"]
 OnFailure = Literal["recompute", "fail"]
 RelayKind = Literal["own", "aiohttp"]
 ConnectorKind = Literal["nixlv2", "shared-storage", "sglang", "mooncake", "offloading"]
+EncodeKind = Literal["ec-nixl", "ec-example"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 

@@ -24,6 +24,8 @@ class Choice:
     cached_tokens: int = 0
     transfer: dict[str, object] | None = None
     """`kv_transfer_params`: where the KV of its prompt can be pulled."""
+    embeddings: dict[str, object] | None = None
+    """`ec_transfer_params`: where the embeddings of its media are to be had."""
     finish_reason: str | None = None
 
 
@@ -64,10 +66,16 @@ class Answer(ABC):
         return sum(one.cached_tokens for one in self.choices[:: self.ask.choices])
 
     @property
-    def transfer(self) -> dict[str, object] | None:
-        """There is room for one set of parameters; those of further choices are lost, as in
-        vLLM."""
-        return self.choices[0].transfer
+    def handed_over(self) -> dict[str, object]:
+        """Members of a whole answer that tell other engines where to find what this one made.
+
+        There is room for one set of KV's parameters; those of further choices are lost, as in vLLM.
+        """
+        first = self.choices[0]
+        kv: dict[str, object] = {"kv_transfer_params": first.transfer}
+        if first.embeddings is None:
+            return kv
+        return {**kv, "ec_transfer_params": first.embeddings}
 
     @abstractmethod
     def whole(self) -> bytes:

@@ -4,8 +4,8 @@ Here are OpenAI's completions and chats, and what all APIs share. Unknown fields
 errors have the shape and status that vLLM gives them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from epp.bodies.sharing import Api
 from epp.errors import EppError
 from epp.sim import meetings
 from epp.sim.hashing import NO_NAMESPACE, Namespace
+from epp.sim.media import MEDIA_TYPES, Peer, hash_of, text_for
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import encode, render_chat
 from epp.sim.transfer import NO_TRANSFER, PullAsk, Transfer, read_params
@@ -68,6 +69,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_host: str | None = None
     bootstrap_port: int | None = None
     bootstrap_room: int | None = None
+    ec_transfer_params: dict[str, Peer] | None = None
 
     @property
     def room(self) -> meetings.Room | None:
@@ -152,6 +154,10 @@ class Ask:
     include_usage: bool = False
     return_token_ids: bool = False
     transfer: Transfer = NO_TRANSFER
+    media: tuple[str, ...] = ()
+    """Names of the images, audio and video in it, each once."""
+    embeddings: Mapping[str, Peer] = field(default_factory=dict)
+    """Where it says that theirs are to be had."""
     least_cached: float = 0.0
     """Share of the prompt that must be cached, or the engine refuses to compute it."""
 
@@ -170,7 +176,8 @@ def parse_chat(body: bytes, settings: EngineSettings) -> Ask:
         raise bad_request("messages must not be empty", "messages")
     prompt = _chat_tokens(wire)
     limit = wire.max_completion_tokens or wire.max_tokens
-    return _openai(Api.CHAT, wire, settings, (prompt,), limit)
+    ask = _openai(Api.CHAT, wire, settings, (prompt,), limit)
+    return replace(ask, media=media_of(message.content for message in wire.messages))
 
 
 def offered_to(body: bytes) -> PullAsk | None:
@@ -247,6 +254,7 @@ def ask_of(
         namespace=Namespace(lora, wire.cache_salt or "") if salted else NO_NAMESPACE,
         stream=bool(wire.stream),
         transfer=transfer,
+        embeddings=wire.ec_transfer_params or {},
     )
 
 
@@ -313,16 +321,28 @@ def _chat_tokens(wire: ChatBody | TokenizeBody) -> list[int]:
 
 
 def text_of(content: str | list[dict[str, object]] | None) -> str:
-    """The text of a message's content. Raises ApiError for parts that are no text."""
+    """The text of a message's content, with one that stands for each item that is none.
+
+    Raises ApiError for parts of other types.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     parts: list[str] = []
     for part in content:
         text = part.get("text")
-        if part.get("type") not in _TEXTS or not isinstance(text, str):
-            raise bad_request("only content parts of type text are supported", "messages")
-        parts.append(text)
+        if part.get("type") in MEDIA_TYPES:
+            text = text_for(hash_of(part))
+        elif part.get("type") not in _TEXTS or not isinstance(text, str):
+            raise bad_request("content parts must be text, image, audio or video", "messages")
+        parts.append(str(text))
     return "\n".join(parts)
+
+
+def media_of(contents: Iterable[str | list[dict[str, object]] | None]) -> tuple[str, ...]:
+    """Names of the items in these contents, each once."""
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    names = (hash_of(part) for part in parts if part.get("type") in MEDIA_TYPES)
+    return tuple(dict.fromkeys(names))
 
 
 def _served(model: str | None, settings: EngineSettings) -> tuple[str, str]:

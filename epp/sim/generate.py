@@ -42,7 +42,7 @@ class Generated(Answer):
 
     def whole(self) -> bytes:
         choices = [self._choice(one, one.tokens) for one in self.choices]
-        return self._body(choices, prompt_logprobs=None, kv_transfer_params=self.transfer)
+        return self._body(choices, prompt_logprobs=None, **self.handed_over)
 
     def opening(self, choice: Choice) -> bytes:
         return b""

@@ -1,5 +1,6 @@
 """Anthropic's messages on a simulated engine: what is read, and how it is answered. Pure."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from epp.sim.api import (
     ask_of,
     bad_request,
     decoded,
+    media_of,
     text_of,
 )
 from epp.sim.settings import EngineSettings
@@ -39,7 +41,8 @@ def parse(body: bytes, settings: EngineSettings) -> Ask:
     turns += [(message.role, text_of(message.content)) for message in wire.messages]
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
     prompt = render_chat(turns, tools=tools)
-    return ask_of(Api.MESSAGES, wire, settings, (prompt,), Sampling(max_tokens=wire.max_tokens))
+    ask = ask_of(Api.MESSAGES, wire, settings, (prompt,), Sampling(max_tokens=wire.max_tokens))
+    return replace(ask, media=media_of(message.content for message in wire.messages))
 
 
 class MessageAnswer(Answer):
@@ -51,7 +54,7 @@ class MessageAnswer(Answer):
     def whole(self) -> bytes:
         content = [{"type": "text", "text": decode(self.choices[0].tokens)}]
         body = self._head(content, self._stop, self.completion_tokens)
-        return msgspec.json.encode({**body, "kv_transfer_params": self.transfer})
+        return msgspec.json.encode({**body, **self.handed_over})
 
     def opening(self, choice: Choice) -> bytes:
         block = {"type": "text", "text": ""}

@@ -30,8 +30,7 @@ class OpenAiAnswer(Answer):
         body = self._head(self.kind)
         body["choices"] = [self._choice(choice) for choice in self.choices]
         body["usage"] = self.usage()
-        body["kv_transfer_params"] = self.transfer
-        return _encode(body)
+        return _encode({**body, **self.handed_over})
 
     def piece(self, choice: Choice) -> bytes:
         token = choice.tokens[-1]

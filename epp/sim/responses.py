@@ -4,13 +4,24 @@ Nothing is stored: an id of an earlier response is refused. Instructions are a s
 of the tools the JSON stands before the conversation, as in chats.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from epp.bodies.sharing import Api
 from epp.sim.answers import Answer, Choice, event
-from epp.sim.api import Ask, Positive, Sampling, Wire, ask_of, bad_request, decoded, text_of
+from epp.sim.api import (
+    Ask,
+    Positive,
+    Sampling,
+    Wire,
+    ask_of,
+    bad_request,
+    decoded,
+    media_of,
+    text_of,
+)
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import decode, render_chat
 
@@ -44,7 +55,9 @@ def parse(body: bytes, settings: EngineSettings) -> Ask:
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
     prompt = render_chat(messages, tools=tools)
     sampling = Sampling(max_tokens=wire.max_output_tokens)
-    return ask_of(Api.RESPONSES, wire, settings, (prompt,), sampling)
+    ask = ask_of(Api.RESPONSES, wire, settings, (prompt,), sampling)
+    items = () if isinstance(wire.input, str) else wire.input
+    return replace(ask, media=media_of(item.content for item in items))
 
 
 class Response(Answer):
@@ -54,7 +67,7 @@ class Response(Answer):
     prefix = "resp_"
 
     def whole(self) -> bytes:
-        return msgspec.json.encode({**self._body(), "kv_transfer_params": self.transfer})
+        return msgspec.json.encode({**self._body(), **self.handed_over})
 
     def opening(self, choice: Choice) -> bytes:
         begun = {**self._head("in_progress"), "output": [], "usage": None}

@@ -112,6 +112,12 @@ class EngineSettings(CoreSettings):
     """How it is handed over. Bootstrap servers of others are this engine's side channel."""
     kv_storage: Path | None = None
     """Directory of the connector shared-storage."""
+    ec_role: KvRole | None = None
+    """Whether embeddings of images, audio and video are handed over; None encodes all here."""
+    ec_storage: Path | None = None
+    """Directory in which engines share them; None: answers and requests tell where they are."""
+    encode_s: float = 0.0
+    """How long it takes to encode one item."""
     meet_s: float = 30.0
     """How long a decode engine waits for an offer under a name, before the request fails."""
     side_channel_host: str | None = None
@@ -160,7 +166,11 @@ class EngineSettings(CoreSettings):
             (self.kv_connector == "shared-storage") == (self.kv_storage is not None),
             "kv_storage is for the connector shared-storage, which needs it",
         )
-        for name in ("grace_s", "handshake_s", "meet_s"):
+        _require(
+            self.ec_role is None or self.ec_role in get_args(KvRole),
+            "ec_role must be producer, consumer or both",
+        )
+        for name in ("grace_s", "handshake_s", "meet_s", "encode_s"):
             value = getattr(self, name)
             _require(math.isfinite(value) and 0 <= value <= 600, f"{name} must be 0 to 600")
 

@@ -1,6 +1,8 @@
 """vLLM's OffloadingConnector and its peers: the decode engine fetches by a name that both legs got.
 
 Sequential: the fetch has a time limit of its own, and sent at once it would pay for the prefill.
+Whoever computes a prompt, the prefill engine or the one that answers, may fetch what a third pod,
+the source, has of it in its cache.
 """
 
 from dataclasses import replace
@@ -12,9 +14,18 @@ from epp.bodies.spans import Body
 from sidecar import bodies
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
+from sidecar.transfer.targets import Target
 
 from .plan import Meeting, Plan, member, thinks
 from .ports import Ports
+
+
+class _Peer(msgspec.Struct, forbid_unknown_fields=True):
+    """Where an engine fetches, and by which name."""
+
+    kv_request_id: str
+    remote_host: str
+    remote_port: int
 
 
 class Offloading(Plan):
@@ -32,18 +43,25 @@ class Offloading(Plan):
         return super().unsplittable(body, api)
 
     def prefill(self, body: Body, api: Api, meeting: Meeting) -> bytes:
-        ask = {"remote_decoder": {"kv_request_id": meeting.leg}}
+        ask: dict[str, object] = {"remote_decoder": {"kv_request_id": meeting.leg}}
+        if meeting.source is not None:
+            ask["remote_kv_source"] = self._peer(meeting.leg, meeting.source)
         return bodies.one_token(body, api, member(NAME, ask))
 
     def read(self, answer: bytes, meeting: Meeting) -> params.PrefillAnswer:
         read = params.read_bare(answer)
         if read.missing:
             return read
-        host = meeting.target.host
-        port = self._ports.p2p + self._ports.rank_of(meeting.target)
-        source = {"kv_request_id": meeting.leg, "remote_host": host, "remote_port": port}
-        told = msgspec.json.encode({"remote_prefiller": source})
-        return replace(read, transfer=params.Transfer(told, host, port))
+        peer = self._peer(meeting.leg, meeting.target)
+        told = msgspec.json.encode({"remote_prefiller": peer})
+        return replace(read, transfer=params.Transfer(told, peer.remote_host, peer.remote_port))
+
+    def fetching(self, body: Body, source: Meeting) -> bytes | None:
+        ask = {"remote_kv_source": self._peer(source.leg, source.target)}
+        return bodies.with_members(body, member(NAME, ask))
+
+    def _peer(self, leg: str, at: Target) -> _Peer:
+        return _Peer(leg, at.host, self._ports.p2p + self._ports.rank_of(at))
 
     def leg_error(self, body: bytes) -> str | None:
         return params.leg_error(body, _ask_error)
@@ -52,8 +70,19 @@ class Offloading(Plan):
 def _ask_error(given: object) -> str | None:
     match given:
         case {"remote_decoder": {"kv_request_id": str(name), **more}, **others}:
-            return "params-remote" if more or others or not name else None
+            source = others.pop("remote_kv_source", None)
+            good = name and not more and not others and _is_peer(source)
+            return None if good else "params-remote"
         case dict():
             return "params-no-transfer"
         case _:
             return "params-not-an-object"
+
+
+def _is_peer(given: object) -> bool:
+    """Whether this names a source, or none."""
+    try:
+        peer = msgspec.convert(given, _Peer | None)
+    except msgspec.ValidationError:
+        return False
+    return peer is None or bool(peer.kv_request_id and peer.remote_host and peer.remote_port > 0)

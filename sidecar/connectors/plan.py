@@ -24,6 +24,8 @@ class Meeting:
     target: Target
     told: bytes = b""
     """What the prefill pod answered to the plan's question."""
+    source: Target | None = None
+    """Another pod that holds KV of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,11 @@ class Plan(ABC):
         if api is Api.MESSAGES and thinks(body):
             return bodies.with_members(body, {"stream": b"true", NAME: params})
         return bodies.one_token(body, api, {NAME: params})
+
+    def fetching(self, body: Body, source: Meeting) -> bytes | None:
+        """The body of a request that is not split and may fetch KV from another pod, its `target`;
+        None where engines of this kind do not."""
+        return None
 
     def alone(self, body: Body, api: Api) -> bytes:
         """The body of a decode leg that computes the prompt itself."""

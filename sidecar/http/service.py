@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from sidecar.proxy import Journal, Limits, Outcome, Readiness
+from sidecar.transfer.course import Course
 from sidecar.transfer.door import Caller, Door, Verdict
 from sidecar.transfer.legs import LEG_HEADER
 from sidecar.transfer.metrics import HandoffMetrics
@@ -51,7 +52,7 @@ class Service:
 
     upstream: Upstream
     door: Door
-    splitter: Splitter
+    course: Course
     metrics: HandoffMetrics
     measuring: Measuring
     journal: Journal
@@ -150,8 +151,10 @@ class Service:
                 else:
                     body = await self._clean(incoming, body)
                     body = await self.measuring.begin(incoming, exchange, body)
-                    if await self.splitter.serve(incoming, exchange, passage, body):
+                    left = await self.course.serve(incoming, exchange, passage, body)
+                    if left is None:
                         return
+                    body = left
                 await self._relay(client, passage, body, trusted=is_leg)
         except LegError as error:
             self.failed(passage, error.refused)

@@ -4,7 +4,8 @@ Rules
  1. With a leg key, a leg is a request whose `x-epp-leg` header is genuine for this very method,
     target, request id and address. Without one it is a request on the leg port from a member.
  2. Only a leg may carry `kv_transfer_params`, and only those of a prefill; only a leg gets the
-    answer's. A leg that carries anything else is refused, not cleaned: its sender is broken.
+    answer's. A leg that carries anything else is refused, not cleaned: its sender is broken. One
+    that carries nothing wants media encoded, where that is done here.
  3. A header that claims a leg and does not prove it is refused, never served as a client's: that
     would compute a prompt for nobody.
  4. With neither key nor port no leg is sent and none is taken.
@@ -18,6 +19,7 @@ from sidecar.connectors.nixlv2 import NixlV2
 from sidecar.guard import Guard
 
 from .legs import Leg, LegKeys
+from .params import bare_error
 from .targets import Target
 
 OFF = "legs-off"
@@ -54,7 +56,9 @@ class Door:
 
     guard: Guard
     plan: Plan = field(default_factory=NixlV2)
-    """Says what a leg may carry."""
+    """Says what a prefill leg may carry."""
+    encodes: bool = False
+    """Whether legs are taken that carry nothing: their sender wants media encoded."""
     keys: LegKeys | None = None
     leg_port: int | None = None
 
@@ -82,6 +86,8 @@ class Door:
 
     def body_error(self, body: bytes) -> str | None:
         """None, or why a leg's body is refused."""
+        if self.encodes and bare_error(body) is None:
+            return None
         return self.plan.leg_error(body)
 
     def where(self, target: Target) -> Target:

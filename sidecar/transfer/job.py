@@ -1,7 +1,7 @@
 """A client's request that is to be handed over, and what its legs have in common."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
@@ -27,6 +27,8 @@ from sidecar.trust.breakers import Breakers
 from sidecar.trust.pairs import Pairs
 
 from .deadline import Deadline
+from .door import Door
+from .legs import LEG_HEADER, Leg
 from .steps import Fault
 from .targets import Target
 from .tracing import HandoffTrace
@@ -55,6 +57,8 @@ class Job:
     streams: bool
     deadline: Deadline
     trace: HandoffTrace
+    source: Target | None = None
+    """Who holds KV of the prompt, for engines that fetch it."""
 
     @property
     def request_id(self) -> str | None:
@@ -91,12 +95,27 @@ class Answers:
         self.by_leg[leg] = Whole(head, body)
 
 
-def call(job: Job, leg: str, body: bytes, **more: str) -> Call:
-    """A leg's request: the client's own target and fields, under an id of its own."""
-    fields = job.deadline.told(headers.for_leg(job.request.fields, leg, len(body)))
-    fields = job.trace.told(fields, leg)
-    fields += [(name.encode(), value.encode()) for name, value in more.items()]
-    return Call(job.request.method, job.request.target, fields, Content(body))
+def call(job: Job, leg: str, body: bytes) -> Call:
+    """A leg's request to the local engine, or what one to another sidecar is made of."""
+    sent = leg_call(job.request, job.deadline, leg, body)
+    return replace(sent, fields=job.trace.told(sent.fields, leg))
+
+
+def leg_call(request: Incoming, deadline: Deadline, leg: str, body: bytes) -> Call:
+    """The client's own target and fields, under an id of the leg's own."""
+    fields = deadline.told(headers.for_leg(request.fields, leg, len(body)))
+    return Call(request.method, request.target, fields, Content(body))
+
+
+def proven(sent: Call, leg: str, at: Target, door: Door, now_s: float) -> Call:
+    """The same as the sidecar `at` takes it: to its host, with the proof. `now_s` is wall-clock
+    time."""
+    named = Leg(method=sent.method, path=sent.target, request_id=leg, target=str(at))
+    proof = door.proof(named, now_s)
+    fields = headers.replaced(sent.fields, b"host", str(at).encode())
+    if proof is not None:
+        fields.append((LEG_HEADER.encode(), proof.encode()))
+    return replace(sent, fields=fields)
 
 
 def fault_of(refused: Refused) -> Fault:

@@ -11,8 +11,7 @@ from sidecar.http.client import Answer, Call
 from sidecar.http.refusals import LegError
 
 from .door import Door
-from .job import Answers, Job, Tools, call, fault_of, read_whole
-from .legs import LEG_HEADER, Leg
+from .job import Answers, Job, Tools, call, fault_of, proven, read_whole
 from .metrics import HandoffMetrics
 from .params import MISADDRESSED, points_at_itself
 from .steps import Fault, PrefillAnswered, PrefillBegun, PrefillFailed, SendPrefill
@@ -98,28 +97,22 @@ class PrefillLeg:
                     answer.close()
             if answer.head.status != 200:
                 raise NoMeetingError("A prefill pod refused the question.")
-        meeting = Meeting(leg=action.leg, target=action.target, told=told)
+        source = self.job.source
+        meeting = Meeting(
+            leg=action.leg,
+            target=action.target,
+            told=told,
+            source=None if source == action.target else source,
+        )
         if plan.together:
             self.begun(PrefillBegun(action.leg, plan.pairing(meeting)))
         return meeting
 
     async def _send(self, action: SendPrefill, meeting: Meeting) -> Answer:
-        job, door = self.job, self.door
-        at = door.where(action.target)
-        leg = Leg(
-            method=job.request.method,
-            path=job.request.target,
-            request_id=action.leg,
-            target=str(at),
-        )
-        proof = door.proof(leg, self.wall_s())
-        more = {} if proof is None else {LEG_HEADER: proof}
+        job, at = self.job, self.door.where(action.target)
         body = self.tools.plan.prefill(job.body, job.api, meeting)
-        sent = call(job, action.leg, body, **more)
-        fields = headers.replaced(sent.fields, b"host", str(at).encode())
-        return await self.tools.upstream.send_to(
-            at, type(sent)(sent.method, sent.target, fields, sent.upload)
-        )
+        sent = proven(call(job, action.leg, body), action.leg, at, self.door, self.wall_s())
+        return await self.tools.upstream.send_to(at, sent)
 
     async def _read(
         self, action: SendPrefill, answer: Answer, meeting: Meeting

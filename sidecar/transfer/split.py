@@ -6,29 +6,26 @@ request to the local engine alone, counted by its reason; so does a failure of o
 the client has got nothing.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
 
-from epp.bodies.spans import Body, NotAnObjectError
 from epp.protocol import PREFILLER
 from sidecar import bodies
+from sidecar.connectors import Meeting
 from sidecar.handoff import Handoff
-from sidecar.http.exchange import Exchange
 from sidecar.http.incoming import Incoming
-from sidecar.http.intake import INLINE_BYTES
-from sidecar.http.passage import Passage
 from sidecar.proxy import Journal, Readiness
-from sidecar.trust.named import Trust
+from sidecar.trust.named import Judged
 
 from .deadline import Deadline
 from .door import Door
 from .handover import Handover
 from .job import Job, Tools
 from .metrics import PHASES, HandoffMetrics
+from .reading import Visit, read
 from .steps import Fallback, HandoffPolicy
 from .targets import Target
 from .tracing import HandoffTrace
@@ -45,7 +42,6 @@ class Splitter:
     """One for a sidecar."""
 
     door: Door
-    trust: Trust
     tools: Tools
     policy: HandoffPolicy
     journal: Journal
@@ -64,18 +60,17 @@ class Splitter:
         return sum(handover.handoff.phase == phase for handover in self.running)
 
     async def serve(
-        self, request: Incoming, exchange: Exchange, passage: Passage, body: bytes
+        self,
+        visit: Visit,
+        body: bytes,
+        judged: Judged,
+        source: Target | None,
     ) -> bool:
         """Whether the request was served; if not, the local engine must serve it alone.
 
-        Raises CancelledError for a client that left.
+        `source`: who holds KV of its prompt. Raises CancelledError for a client that left.
         """
-        if not request.values(PREFILLER):
-            return False
-        found: tuple[Target, ...] | str | None = self.door.off
-        if found is None:
-            found = self._usable(self.trust.judged(request, self.wall_s()).named(PREFILLER))
-        job = await self._job(request, exchange, passage, body, found)
+        job = await self._job(visit, body, judged, source)
         if isinstance(job, Job):
             job = await self._paired(job)
         if isinstance(job, str):
@@ -98,7 +93,7 @@ class Splitter:
         except ExceptionGroup as group:  # edge: a failure of our own
             log.exception("a handoff failed inside the sidecar", exc_info=group)
             self.metrics.handoffs.labels(WHOLE, "failed").inc()
-            if passage.begun:
+            if visit.passage.begun:
                 raise
             return False
         else:
@@ -133,35 +128,39 @@ class Splitter:
 
     async def _job(
         self,
-        request: Incoming,
-        exchange: Exchange,
-        passage: Passage,
+        visit: Visit,
         body: bytes,
-        found: tuple[Target, ...] | str,
+        judged: Judged,
+        source: Target | None,
     ) -> Job | str:
         """The job, or why the local engine serves the request alone."""
-        api = bodies.api_of(request.path)
-        if api is None or request.method != "POST":
-            return "api"
+        found = self.door.off or self._usable(judged.named(PREFILLER))
         if isinstance(found, str):
             return found
-        if (request.value("content-encoding") or "identity").strip().lower() != "identity":
-            return "encoded"
         if self.refusing() is not None:
             return "engine-not-ready"  # a prefill would pin blocks that nobody pulls
-        try:
-            large = len(body) > INLINE_BYTES
-            content = await asyncio.to_thread(Body.read, body) if large else Body.read(body)
-        except NotAnObjectError as error:
-            return error.reason
+        understood = await read(visit.request, body)
+        if isinstance(understood, str):
+            return understood
+        api, content = understood
         return self.tools.plan.unsplittable(content, api) or Job(
-            request=request,
-            exchange=exchange,
-            passage=passage,
+            request=visit.request,
+            exchange=visit.exchange,
+            passage=visit.passage,
             body=content,
             api=api,
             targets=found,
             streams=bodies.streams(content),
-            deadline=Deadline.of(request, self.tools.clock),
-            trace=HandoffTrace(self.tools.tracer, request),
+            deadline=Deadline.of(visit.request, self.tools.clock),
+            trace=HandoffTrace(self.tools.tracer, visit.request),
+            source=source,
         )
+
+    async def alone(self, request: Incoming, body: bytes, source: Target) -> bytes:
+        """The body with which the local engine computes the prompt itself, from what it may fetch
+        from the `source`."""
+        understood = await read(request, body)
+        if isinstance(understood, str):
+            return body
+        meeting = Meeting(leg=f"{self.new_id()}-s", target=source)
+        return self.tools.plan.fetching(understood[1], meeting) or body

@@ -18,6 +18,7 @@ from sidecar.metrics import Metrics
 from sidecar.proxy import Ended, Limits, Listen, Relay
 from sidecar.settings import Kind
 from sidecar.shells import shell_of, upstream_of
+from sidecar.transfer.course import Course
 from sidecar.transfer.door import Door
 from sidecar.transfer.job import Tools
 from sidecar.transfer.split import Splitter
@@ -95,7 +96,6 @@ def relay_for(
     door = Door(guard=Guard("default/engine-0"))
     splitter = Splitter(
         door=door,
-        trust=Trust(guard=door.guard, pool="default/pool", metrics=metrics),
         tools=Tools(
             upstream=upstream,
             plan=NixlV2(),
@@ -113,7 +113,13 @@ def relay_for(
     service = Service(
         upstream=upstream,
         door=door,
-        splitter=splitter,
+        course=Course(
+            trust=Trust(guard=door.guard, pool="default/pool", metrics=metrics),
+            splitter=splitter,
+            encoders=None,
+            metrics=page.encoding,
+            wall_s=lambda: 0.0,
+        ),
         metrics=metrics,
         measuring=Measuring(
             metrics=page.answers, served=lambda: ("m",), request_usage=request_usage

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from epp.bodies.sharing import Api
+from epp.protocol import KV_SOURCE
 from sidecar.connectors import CONNECTORS, Connector
 from sidecar.transfer.redaction import NAME as PARAMS
 from tests.fakes.split_pool import (
@@ -166,6 +167,32 @@ async def test_with_a_threshold_the_decode_engine_is_asked_first(
         thresholds = [json.loads(one)["cache_hit_threshold"] for one in pool.decode.bodies]
         assert thresholds == [0.5, 0, 0.5]
         await pool.decode.counted({("answered", "split"): 1, ("answered", "warm"): 1})
+
+
+async def test_kv_of_a_third_pod_is_offered_to_whoever_computes_the_prompt(
+    tmp_path: Path,
+) -> None:
+    async with split_pool(
+        tmp_path, prefills=2, engines={"kv_connector": "offloading"}, connector="offloading"
+    ) as pool:
+        prefill, source = pool.stations[:2]
+        for targets, computing in ((prefill.address, prefill), ("", pool.decode)):
+            body = ask(f"to {targets}")
+            status, got = await pool.post(body, targets=targets, **{KV_SOURCE: source.address})
+            assert (status, text_of(got)) == (200, text_of(await pool.alone(body)))
+            told = json.loads(computing.bodies[-1])[PARAMS]["remote_kv_source"]
+            assert told["remote_host"] == "127.0.0.1"
+            assert told["kv_request_id"].startswith("leg-")
+        assert b"remote_kv_source" not in pool.decode.bodies[0]
+        # nobody fetches from itself, nor from who is no member
+        for named, targets in (
+            (prefill.address, prefill.address),
+            (pool.decode.address, ""),
+            ("10.9.9.9:80", ""),
+        ):
+            assert (await pool.post(ask(named), targets=targets, **{KV_SOURCE: named}))[0] == 200
+        assert sum(b"remote_kv_source" in one for one in pool.decode.bodies) == 1
+        assert sum(b"remote_kv_source" in one for one in prefill.bodies) == 1
 
 
 async def test_an_engine_in_decode_mode_is_never_asked_to_compute_a_prompt(tmp_path: Path) -> None:

@@ -111,6 +111,17 @@ def test_an_answer_that_is_no_object_offers_nothing(connector: Connector) -> Non
             '{"kv_transfer_params":{"remote_decoder":{"kv_request_id":"x"},"remote_kv_source":{}}}',
             "params-remote",
         ),
+        (
+            "offloading",
+            '{"kv_transfer_params":{"remote_decoder":{"kv_request_id":"x"},"remote_kv_source":'
+            '{"kv_request_id":"","remote_host":"h","remote_port":1}}}',
+            "params-remote",
+        ),
+        (
+            "offloading",
+            '{"kv_transfer_params":{"remote_kv_source":{"kv_request_id":"x"}}}',
+            "params-no-transfer",
+        ),
         ("shared-storage", '{"kv_transfer_params":null}', "params-not-single"),
         ("shared-storage", '{"vllm_xargs":{"bootstrap_room":1}}', "params-nested"),
     ],
@@ -119,6 +130,33 @@ def test_a_leg_that_says_more_or_less_than_its_plan_is_refused(
     connector: Connector, body: str, error: str
 ) -> None:
     assert plan_of(connector, PORTS).leg_error(body.encode()) == error
+
+
+SOURCE = Target("10.0.0.9", 8001)
+
+
+def test_whoever_computes_a_prompt_may_fetch_from_the_source() -> None:
+    plan = plan_of("offloading", PORTS)
+    source = {"kv_request_id": "l", "remote_host": "10.0.0.9", "remote_port": 7778}
+    leg = plan.prefill(BODY, Api.COMPLETIONS, Meeting(leg="l", target=AT, source=SOURCE))
+    assert json.loads(leg)["kv_transfer_params"] == {
+        "remote_decoder": {"kv_request_id": "l"},
+        "remote_kv_source": source,
+    }
+    assert plan.leg_error(leg) is None
+    alone = plan.fetching(BODY, Meeting(leg="l", target=SOURCE))
+    assert alone is not None
+    assert json.loads(alone)["kv_transfer_params"] == {"remote_kv_source": source}
+    assert plan.leg_error(alone) is not None, "it is no prefill leg"
+
+
+@pytest.mark.parametrize("connector", [one for one in CONNECTORS if one != "offloading"])
+def test_engines_of_other_kinds_fetch_from_no_third_pod(connector: Connector) -> None:
+    plan = plan_of(connector, PORTS)
+    meeting = Meeting(leg="l", target=AT, told=b'{"2":{"engine_id":"e"}}')
+    with_source = Meeting(leg="l", target=AT, told=meeting.told, source=SOURCE)
+    assert plan.fetching(BODY, Meeting(leg="l", target=SOURCE)) is None
+    assert plan.prefill(BODY, Api.CHAT, with_source) == plan.prefill(BODY, Api.CHAT, meeting)
 
 
 def test_what_an_encoder_said_may_stand_on_a_leg() -> None:

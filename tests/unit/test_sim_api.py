@@ -62,9 +62,18 @@ def test_content_is_a_text_or_text_parts() -> None:
     assert chat(messages=[{"role": "user", "content": parts}]).prompts == (
         render_chat([("user", "a\nb")]),
     )
-    image = [{"type": "image_url", "image_url": {"url": "x"}}]
-    body = {"messages": [{"role": "user", "content": image}]}
+    body = {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}]}
     assert refusal(parse_chat, json.dumps(body).encode())["code"] == 400
+
+
+def test_an_item_that_is_no_text_has_tokens_and_a_name_of_its_own() -> None:
+    def seen(*urls: str) -> Ask:
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        return chat(messages=[{"role": "user", "content": parts}])
+
+    assert seen("x").prompts == seen("x").prompts != seen("y").prompts
+    assert len(seen("x", "y", "x").media) == 2
+    assert seen("x").media == seen("x", "x").media != seen("y").media
 
 
 def test_a_message_may_have_no_content() -> None:

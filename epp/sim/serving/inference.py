@@ -21,6 +21,7 @@ from epp.sim.answers import Answer, Choice
 from epp.sim.api import ApiError, Ask, offered_to
 from epp.sim.catalog import Parse, answer_to
 from epp.sim.serving.driver import Driver, Feed, Lost
+from epp.sim.serving.embeddings import Embeddings
 from epp.sim.serving.faults import FaultBox, Faults
 from epp.sim.serving.handover import Handover
 from epp.sim.serving.recorder import Recorder
@@ -46,6 +47,7 @@ class Inference:
         wall_ns: Callable[[], int],
         recorder: Recorder,
         handover: Handover | None,
+        embeddings: Embeddings,
     ) -> None:
         self._settings = settings
         self._driver = driver
@@ -53,6 +55,7 @@ class Inference:
         self._wall_ns = wall_ns
         self._recorder = recorder
         self._handover = handover
+        self._embeddings = embeddings
         self._numbers = itertools.count(1)
 
     def handler(self, parse: Parse) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -76,6 +79,8 @@ class Inference:
                 ask = await self._met(parse(body, self._settings))
                 if self._is_cold(ask):
                     return self._refuse(ask, name)
+                if ask.transfer.pull is None:  # nothing of a prompt that was computed elsewhere
+                    await self._embeddings.take(ask.media, ask.embeddings)
                 answer, feed = self._submit(ask, name, faults)
             except EppError:
                 self._hand_back(body)
@@ -152,6 +157,8 @@ class Inference:
             )
             for one, choice in zip(ids, answer.choices, strict=True)
         ]
+        if ask.media:
+            answer.choices[0].embeddings = self._embeddings.params(ask.media)
         return answer, self._driver.submit(submissions)
 
     def _hand_back(self, body: bytes) -> None:

@@ -29,6 +29,7 @@ from epp.sim.kv import KvEvent
 from epp.sim.serving import page
 from epp.sim.serving.admin import Admin
 from epp.sim.serving.driver import Clock, Driver
+from epp.sim.serving.embeddings import Embeddings
 from epp.sim.serving.faults import FaultBox
 from epp.sim.serving.handover import Handover
 from epp.sim.serving.inference import Inference
@@ -85,6 +86,7 @@ class EngineServer:
         self.handover: Handover | None = None
         if settings.kv_role is not None:
             self.handover = Handover(settings, self.driver, self.faults, self._tasks)
+        self.embeddings = Embeddings(settings)
         self.recorder = Recorder()
         self.traffic = Traffic()
         self.port = settings.port
@@ -155,6 +157,7 @@ class EngineServer:
     def restart(self) -> None:
         """Become what a new process would be: nothing cached, nothing running, sequence from 0."""
         self.driver.restart()
+        self.embeddings.forget()
         if self._publisher is not None:
             self._publisher.restart()
         # Readers know a life by its start in milliseconds, so two must never share one.
@@ -196,7 +199,7 @@ class EngineServer:
                 f"The engine cannot listen on {self.settings.host}:{self.settings.port} "
                 f"({error.strerror or error}); choose another port."
             ) from error
-        self.port = listener.getsockname()[1]
+        self.port = self.embeddings.port = listener.getsockname()[1]
         return listener
 
     def _open_publisher(self) -> None:
@@ -248,11 +251,13 @@ class EngineServer:
             wall_ns=self._wall_ns,
             recorder=self.recorder,
             handover=self.handover,
+            embeddings=self.embeddings,
         )
         app.add_routes(
             [
                 *(web.post(api, inference.handler(parse)) for api, parse in PARSERS.items()),
                 web.post("/tokenize", self._tokenize),
+                web.get("/embeddings/{name}", self._has_embeddings),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.get("/v1/models", self._models),
@@ -293,6 +298,10 @@ class EngineServer:
 
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": VERSION})
+
+    async def _has_embeddings(self, request: web.Request) -> web.Response:
+        """Asked by an engine that was told to have them from here."""
+        return web.Response(status=200 if request.match_info["name"] in self.embeddings else 404)
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = tokenize(await request.read(), self.settings)

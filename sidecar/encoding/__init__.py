@@ -1,0 +1,1 @@
+"""Images, audio and video that other pods encode before the prompt is computed."""
