@@ -71,7 +71,8 @@ class Feed:
                 return Verdict.FENCED
             if record.nonce == self._nonce and self.complete and record.seq <= self._seq:
                 return Verdict.DUPLICATE
-            self._nonce, self._seq = record.nonce, record.seq
+            self._succeed(record.nonce)
+            self._seq = record.seq
         elif not self._continues(record, part):
             return Verdict.DUPLICATE
         self.complete = part.last
@@ -95,12 +96,17 @@ class Feed:
     def _judge_new_writer(self, record: Record) -> Verdict:
         if record.nonce in self._retired:
             return Verdict.FENCED
-        before, self._nonce = self._nonce, record.nonce
-        if before is not None:
-            self._retired.append(before)
+        first = self._nonce is None
+        self._succeed(record.nonce)
         if record.reset:
             return Verdict.RESET
-        return Verdict.LATE if before is None else Verdict.GAP
+        return Verdict.LATE if first else Verdict.GAP
+
+    def _succeed(self, nonce: int) -> None:
+        """This writer speaks from here on, and whoever spoke before never again."""
+        if self._nonce is not None and nonce != self._nonce:
+            self._retired.append(self._nonce)
+        self._nonce = nonce
 
     def incomplete(self) -> None:
         """What was read cannot be believed: wait for the next full state."""

@@ -90,23 +90,23 @@ class Chain(Follower):
         """Claim, and say everything and then what changes, until the store fails."""
         life = Incarnation(self.endpoint, LIFE_MS)
         await self.writer.claim(life, nonce)
-        await self.writer.save(self._saved(nonce, 0))
+        await self.writer.save(self.saved(nonce, 0))
         seq, snapshot_at = 0, time.monotonic() + self.snapshot_s
         while True:
             seq += 1
-            await self.writer.append(self._record(nonce, seq))
+            await self.writer.append(self.record(nonce, seq))
             if time.monotonic() >= snapshot_at:
-                await self.writer.save(self._saved(nonce, seq))
+                await self.writer.save(self.saved(nonce, seq))
                 snapshot_at = time.monotonic() + self.snapshot_s
             await asyncio.sleep(0.02)
 
-    def _record(self, nonce: int, seq: int) -> bytes:
+    def record(self, nonce: int, seq: int) -> bytes:
         now, before = set(self.held), set(self._said)
         self._said = self.held
         change = BlockChange(stored=tuple(now - before), removed=tuple(before - now))
         return encode(self._head(nonce, seq, change if now != before else None))
 
-    def _saved(self, nonce: int, seq: int) -> Saved:
+    def saved(self, nonce: int, seq: int) -> Saved:
         if seq == 0:
             self._said = self.held
         return Saved(parts(self._head(nonce, seq, None), self._said, {}), b"memory")

@@ -4,6 +4,7 @@ The whole chain is real: writer, redis-server, reader, and the pool's state behi
 """
 
 import asyncio
+import itertools
 import random
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from epp.state.store.layout import log_key
 from epp.state.store.place import Access, read_access
 from epp.state.store.redis_reader import RedisReader
 from epp.state.store.redis_writer import RedisWriter
-from tests.fakes.chains import KEYS, POOL, Chain, new_state, running_chain, until
+from tests.fakes.chains import KEYS, LIFE_MS, POOL, Chain, new_state, running_chain, until
 from tests.fakes.redis_server import RedisServer, running
 from tests.timing import scaled
 
@@ -45,6 +46,43 @@ def writer_on(url: str, pool: PoolId = POOL, password: str | None = None) -> Red
 def reader_of(access: Access, pool: PoolId = POOL) -> RedisReader:
     members = [EndpointId(pool, "a", 8000)]
     return RedisReader(access, pool, members=lambda: members, rng=random.Random(1))
+
+
+async def test_C26_who_reads_late_takes_no_replaced_writer_for_the_present_one(
+    server: RedisServer,
+) -> None:
+    """`RedisStream._is_known` passes over what a snapshot that was read has in it: else the words
+    of a writer that was replaced before it come behind it, and the present one counts as replaced,
+    for ever."""
+    chain = chain_on(server.url)
+    (stream,) = chain.reader.streams
+    life = Incarnation(A, LIFE_MS)
+
+    async def speak(nonce: int) -> None:
+        await chain.writer.claim(life, nonce)
+        await chain.writer.save(chain.saved(nonce, 0))
+        await chain.writer.append(chain.record(nonce, 1))
+
+    async def go_on(nonce: int) -> None:
+        for seq in itertools.count(2):
+            await chain.writer.append(chain.record(nonce, seq))
+            await asyncio.sleep(0.02)
+
+    await speak(1)
+    reading = stream.records()
+    for record in await anext(reading):
+        chain.state.apply(record, time.monotonic())
+    await reading.aclose()  # the replica stands still
+    await speak(2)
+    await speak(3)
+    chain.reader.stream_of(A).reread([A])
+    async with asyncio.TaskGroup() as tasks:
+        both = [tasks.create_task(chain.read(stream)), tasks.create_task(go_on(3))]
+        await until(chain.precise)
+        for task in both:
+            task.cancel()
+    await chain.reader.close()
+    await chain.writer.close()
 
 
 async def test_E01_redis_away_steps_down_and_climbs_back_by_itself(server: RedisServer) -> None:

@@ -5,6 +5,7 @@ snapshot periods ago. At the end, once all is well again: what a replica believe
 exactly what it holds.
 """
 
+import unittest
 from unittest.mock import patch
 
 import pytest
@@ -281,9 +282,16 @@ class PortPath(StatePath):
         self.world.network.cut()
 
 
-for _path in (RedisPath, PortPath):
-    _path.TestCase.settings = settings(
-        max_examples=25, stateful_step_count=25, deadline=None, phases=PHASES
-    )
-TestOverRedis = pytest.mark.timeout(300)(RedisPath.TestCase)
-TestOverStatePort = pytest.mark.timeout(300)(PortPath.TestCase)
+def _cases(path: type[StatePath], examples: int) -> type[unittest.TestCase]:
+    class Case(path.TestCase):  # type: ignore[name-defined, misc]
+        settings = settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, phases=PHASES
+        )
+
+    return Case
+
+
+TestOverRedis = pytest.mark.timeout(300)(_cases(RedisPath, 20))
+TestOverStatePort = pytest.mark.timeout(300)(_cases(PortPath, 30))
+TestLongOverRedis = pytest.mark.long(_cases(RedisPath, 600))
+TestLongOverStatePort = pytest.mark.long(_cases(PortPath, 900))

@@ -92,6 +92,15 @@ def test_a_snapshot_ahead_is_taken_for_the_records_that_are_missing() -> None:
     assert feed.complete
 
 
+def test_who_spoke_before_a_later_writers_snapshot_is_replaced() -> None:
+    feed = Feed()
+    feed.on(rec(1, 1, reset=True), 0.0)
+    assert feed.on(part(2, 0), 0.1) is Verdict.RESET
+    assert feed.on(rec(1, 2), 0.2) is Verdict.FENCED
+    assert feed.on(rec(2, 1), 0.3) is Verdict.NEXT
+    assert feed.complete
+
+
 def test_only_a_whole_snapshot_counts() -> None:
     feed = Feed()
     assert feed.on(part(1, 4, 0, 3), 0.0) is Verdict.RESET

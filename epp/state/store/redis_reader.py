@@ -152,6 +152,9 @@ class RedisStream:
         self._abreast = False
         """The last one did."""
         self._wanted: set[EndpointId] = set()
+        self._ahead: dict[bytes, tuple[int, int]] = {}
+        """Endpoints whose snapshot was read and lies ahead of the cursor: it has in it what was
+        said up to there, also by writers that were replaced long before it."""
         self._closing = False
 
     @property
@@ -233,6 +236,7 @@ class RedisStream:
     async def _begin_again(self) -> None:
         """Read all snapshots, and go on behind the log's present end."""
         self._cursor = await self._call(self._last_id)
+        self._ahead.clear()
         self.reread(
             endpoint
             for endpoint in self._members()
@@ -247,8 +251,10 @@ class RedisStream:
             for at in range(0, len(wanted), SNAPSHOTS_AT_ONCE):
                 some = wanted[at : at + SNAPSHOTS_AT_ONCE]
                 found = await self._call(partial(self._saved, some), SAVE_S)
-                for endpoint, (cursor, parts) in found.items():
-                    cursors[str(endpoint).encode()] = cursor
+                places = {str(one).encode(): cursor for one, (cursor, _) in found.items()}
+                await self._pass_over(places)
+                cursors |= places
+                for _, parts in found.values():
                     yield parts
             if not cursors:
                 return
@@ -266,6 +272,14 @@ class RedisStream:
         except StoreError:
             self._wanted.update(wanted)
             raise
+
+    async def _pass_over(self, places: dict[bytes, tuple[int, int]]) -> None:
+        """What was said before these snapshots is not to be read again behind them."""
+        ahead = {one: at for one, at in places.items() if at > entry_id(self._cursor)}
+        if ahead:
+            # A snapshot from beyond the end is of another stream, and would hide what comes.
+            end = entry_id(await self._call(self._last_id))
+            self._ahead |= {one: at for one, at in ahead.items() if at <= end}
 
     async def _saved(
         self, endpoints: Sequence[EndpointId], client: Redis
@@ -305,11 +319,21 @@ class RedisStream:
             for where, fields in entries:
                 self._cursor = where
                 record = fields.get(b"r") if isinstance(fields, dict) else None
+                if self._ahead and record and self._is_known(where, fields.get(b"e", b"")):
+                    continue
                 if isinstance(record, bytes):
                     records.append(record)
                 else:
                     self._counts["odd-entries"] += 1
         return records
+
+    def _is_known(self, where: bytes, endpoint: bytes) -> bool:
+        """Whether a snapshot that was read has this entry in it."""
+        ahead = self._ahead.get(endpoint)
+        if ahead is not None and entry_id(where) > ahead:
+            del self._ahead[endpoint]
+            return False
+        return ahead is not None
 
     async def _info(self, client: Redis) -> dict[str, Any]:
         return {**await client.info("server"), **await client.info("replication")}
