@@ -200,20 +200,24 @@ async def test_a_client_that_leaves_ends_all_that_encode_for_it(tmp_path: Path) 
 
 
 async def test_only_so_many_legs_of_a_request_run_at_once(tmp_path: Path) -> None:
-    running, most = 0, 0
+    running, gate = 0, asyncio.Event()
 
-    async def slow(talk: Conversation) -> None:
-        nonlocal running, most
+    async def held(talk: Conversation) -> None:
+        nonlocal running
         running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.02)
+        await gate.wait()
         running -= 1
         await answer(b"{}", fields=JSON)(talk)
 
-    names = [f"i{number}" for number in range(3 * MAX_AT_ONCE)]
-    async with pool_of(tmp_path, {0: RawUpstream(slow), 1: RawUpstream(slow)}) as pool:
-        assert (await post(pool, chat(*names), split=False))[0] == 200
-        assert most == MAX_AT_ONCE
+    names = [f"i{number}" for number in range(2 * MAX_AT_ONCE)]
+    async with pool_of(tmp_path, {0: RawUpstream(held), 1: RawUpstream(held)}) as pool:
+        async with asyncio.TaskGroup() as tg:
+            asking = tg.create_task(post(pool, chat(*names), split=False))
+            await until(lambda: running == MAX_AT_ONCE)
+            await asyncio.sleep(0.05)
+            assert running == MAX_AT_ONCE
+            gate.set()
+        assert asking.result()[0] == 200
         assert pool.decode.metric("encode_legs_total", outcome="encoded") == len(names)
 
 
