@@ -181,6 +181,7 @@ def test_requests_or_tokens_under_way_fill_a_pool(
         ("concurrency-detector", {"concurrencyMode": "both"}),
         ("probabilistic-admitter", {"queueDepthThreshold": 0}),
         ("probabilistic-admitter", {"kvCacheUtilThreshold": 0}),
+        ("probabilistic-admitter", {"kvCacheUtilThreshold": 1.5}),
         ("probabilistic-admitter", {"power": 0}),
         ("probabilistic-admitter", {"k": 0}),
     ],
@@ -191,6 +192,44 @@ def test_limits_that_make_no_sense_are_refused_by_name(
     (parameter,) = parameters
     with pytest.raises(PluginError, match=parameter):
         plugin(name, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("utilization-detector", {"queueDepthThreshold": 1, "kvCacheUtilThreshold": 1.0}),
+        ("concurrency-detector", {"maxConcurrency": 1, "maxTokenConcurrency": 1}),
+        ("probabilistic-admitter", {"queueDepthThreshold": 1, "kvCacheUtilThreshold": 1.0}),
+    ],
+)
+def test_the_tightest_limits_are_taken(name: str, parameters: dict[str, Any]) -> None:
+    assert plugin(name, **parameters) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("utilization-detector", {"engine-metrics"}),
+        ("concurrency-detector", {"inflight-load"}),
+        ("probabilistic-admitter", {"engine-metrics"}),
+        (
+            "latency-slo-admitter",
+            {"engine-metrics", "inflight-load", "predicted-latency", "prefix-match", "tokens"},
+        ),
+    ],
+)
+def test_what_they_read_is_known_to_who_feeds_them(name: str, reads: set[str]) -> None:
+    found = find(name)
+    assert found is not None
+    assert found.consumes == reads
+
+
+def test_who_is_just_at_a_limit_is_over_it() -> None:
+    asked = Request(id="r", api="c", path="/")
+    scarce, busy = pool((0, 0.8), (0, 0.79)), under_way((150, 0), (149, 0))
+    assert list(plugin("utilization-detector").keep(asked, scarce)) == [False, True]
+    roomy = plugin("concurrency-detector", maxConcurrency=100, headroom=0.5)
+    assert list(roomy.keep(asked, busy)) == [False, True]
 
 
 class Says:
