@@ -21,6 +21,8 @@ GatewayKind = Literal[
 ]
 KEYS = ("handoff", "leg", "salt", "redis-picker", "redis-vllm", "redis-prefill", "redis-decode")
 """Of the Secret `epp-keys`, which whoever installs a pool makes once."""
+INSTALLED = "manifests/shipped"
+"""Where the wheel has the parts."""
 
 
 def manifests(
@@ -40,6 +42,11 @@ def manifests(
     monitoring: Annotated[
         bool, typer.Option("--monitoring", help="Monitors for the Prometheus operator.")
     ] = False,
+    gpus: Annotated[int, typer.Option(help="GPUs of each engine.")] = 1,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(help="One more for vLLM, such as --max-model-len=8192; as often as needed."),
+    ] = None,
     registry: Annotated[
         str, typer.Option(help="Where our images are, such as registry.example.com/team.")
     ] = "",
@@ -60,6 +67,8 @@ def manifests(
         prefill=prefill,
         decode=decode,
         monitoring=monitoring,
+        gpus=gpus,
+        engine_args=tuple(engine_arg or ()),
         registry=registry,
         tag=tag,
     )
@@ -72,11 +81,10 @@ def manifests(
     typer.echo(_next(wanted.namespace, out, kinds=gateway not in WITHOUT_KINDS), nl=False)
 
 
-def shipped() -> dict[str, bytes]:
-    """The parts: in an installed wheel beside this package, else in the checkout. Raises
-    ConfigError where they are neither."""
-    package = Path(__file__).parents[1]
-    for place in (package / "manifests" / "shipped", package.parent / "manifests"):
+def shipped(package: Path = Path(__file__).parents[1]) -> dict[str, bytes]:
+    """The parts: in an installed wheel within the package `epp`, else beside it in the checkout.
+    Raises ConfigError where they are neither."""
+    for place in (package / INSTALLED, package.parent / "manifests"):
         if (place / "base").is_dir():
             files = (path for path in place.rglob("*") if path.is_file())
             return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}

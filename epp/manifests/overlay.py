@@ -5,7 +5,7 @@ images come from. Whatever else a platform wants to change it adds to that file 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -29,11 +29,23 @@ PARTS = "gie-epp"
 """Folder of the shipped parts in what is written."""
 IMAGES = ("gie-epp", "gie-epp-sidecar")
 MAX_PODS = 1000
+MAX_GPUS = 64
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MODEL = re.compile(r"[A-Za-z0-9._/:@-]{1,256}")
 _REGISTRY = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_ARG = re.compile(r"--[a-z0-9][a-z0-9.-]*(=[^\x00-\x1f]*)?")
+_OURS = {
+    "--host",
+    "--port",
+    "--kv-events-config",
+    "--kv-transfer-config",
+    "--enable-prefix-caching",
+    "--no-enable-prefix-caching",
+    "--tensor-parallel-size",
+}
+"""What the sidecar counts on, or what another flag says."""
 
 WITHOUT_KINDS: tuple[Gateway, ...] = ("standalone",)
 """Gateways for which no kinds have to be installed."""
@@ -83,6 +95,10 @@ class Wanted:
     decode: int = 0
     monitoring: bool = False
     """Monitors for the Prometheus operator."""
+    gpus: int = 1
+    """Of each engine, which then computes on all of them (`--tensor-parallel-size`)."""
+    engine_args: tuple[str, ...] = ()
+    """More for vLLM, each `--flag` or `--flag=value`."""
     registry: str = ""
     """Before the names of our images, such as `registry.example.com/team`."""
     tag: str = ""
@@ -95,6 +111,11 @@ class Wanted:
         for word, pattern in (("registry", _REGISTRY), ("tag", _TAG)):
             if getattr(self, word) and not pattern.fullmatch(getattr(self, word)):
                 raise ConfigError("", f"--{word}: {getattr(self, word)!r} is no name for it")
+        for arg in self.engine_args:
+            if not _ARG.fullmatch(arg) or arg.partition("=")[0] in _OURS:
+                raise ConfigError("", f"--engine-arg: {arg!r} is not one for you to set")
+        if not 1 <= self.gpus <= MAX_GPUS:
+            raise ConfigError("", f"--gpus: an engine has 1 to {MAX_GPUS}")
         counts = (self.engines, self.prefill, self.decode)
         if not all(0 <= count <= MAX_PODS for count in counts):
             raise ConfigError("", f"of each kind of pods there are 0 to {MAX_PODS}")
@@ -148,8 +169,12 @@ def _kustomization(wanted: Wanted, overlay: str) -> dict[str, Any]:
     images = [_image(name, wanted) for name in IMAGES]
     if any(len(image) > 1 for image in images):
         made["images"] = images
-    if wanted.gateway in _PLACES:
-        made["patches"] = [_renamed(place, wanted) for place in _PLACES[wanted.gateway]]
+    patches = [_renamed(place, wanted) for place in _PLACES.get(wanted.gateway, ())]
+    steps = [*_steps(wanted)]
+    if steps:
+        patches += [_patch({"kind": "Deployment", "name": name}, steps) for name in wanted.replicas]
+    if patches:
+        made["patches"] = patches
     return made
 
 
@@ -165,11 +190,24 @@ def _image(name: str, wanted: Wanted) -> dict[str, str]:
 def _renamed(place: _Place, wanted: Wanted) -> dict[str, Any]:
     kind, name, path, text = place
     value = text.format(pool=wanted.pool, namespace=wanted.namespace)
-    made: dict[str, Any] = {
-        "target": {"kind": kind} | ({"name": name} if name else {}),
-        "patch": yaml.safe_dump([{"op": "replace", "path": path, "value": value}], sort_keys=False),
-    }
+    target = {"kind": kind} | ({"name": name} if name else {})
+    made = _patch(target, [{"op": "replace", "path": path, "value": value}])
     return made | ({"options": {"allowNameChange": True}} if path == "/metadata/name" else {})
+
+
+def _patch(target: dict[str, str], steps: list[dict[str, str]]) -> dict[str, Any]:
+    return {"target": target, "patch": yaml.safe_dump(steps, sort_keys=False, width=1000)}
+
+
+def _steps(wanted: Wanted) -> Iterator[dict[str, str]]:
+    """What is done to each Deployment of engines, as JSON patches have it."""
+    engine = "/spec/template/spec/containers/0"
+    args = wanted.engine_args
+    if wanted.gpus > 1:
+        limit = f"{engine}/resources/limits/nvidia.com~1gpu"
+        yield {"op": "replace", "path": limit, "value": str(wanted.gpus)}
+        args = (f"--tensor-parallel-size={wanted.gpus}", *args)
+    yield from ({"op": "add", "path": f"{engine}/args/-", "value": arg} for arg in args)
 
 
 def _namespace(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +31,14 @@ def binary() -> str:
     found_in_path = shutil.which("redis-server") or shutil.which("valkey-server")
     assert found_in_path, "no redis-server: install the extra 'local'"
     return found_in_path
+
+
+@cache
+def knows_read_keys() -> bool:
+    """Whether rights may be to read keys only (`%R~`), which Redis has since version 7."""
+    said = subprocess.run([binary(), "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r" v=(\d+)", said.stdout)
+    return found is not None and int(found[1]) >= 7
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ SUITE = (
     "tests/integration/test_sidecar_redis.py",
     "tests/faults/test_faults_redis.py",
     "tests/faults/test_faults_redis_places.py",
+    "tests/manifests/test_manifest_redis.py",
 )
 
 

@@ -29,7 +29,7 @@ from tests.fakes.cluster import NAMESPACE, Pods, api_server, kubeconfig
 from tests.fakes.engines import running_pair
 from tests.fakes.gateway import Gateway, gateway
 from tests.fakes.picker_process import PickerProcess, cluster_process
-from tests.fakes.redis_server import RedisServer, running
+from tests.fakes.redis_server import RedisServer, knows_read_keys, running
 from tests.fakes.waiting import until
 from tests.manifests.rendered import Object, container, flags, of_kind, pods
 from tests.timing import scaled
@@ -126,11 +126,11 @@ def _config(objects: tuple[Object, ...], key: str) -> dict[str, str]:
 
 
 def _users(objects: tuple[Object, ...], directory: Path) -> Path:
-    """What the first container of Redis does. `%R~` is of Redis 7; the server may be older."""
+    """What the first container of Redis does, with rights that the server knows."""
     rights = directory / "rights"
     rights.mkdir()
     for name, text in _config(objects, "users.sh").items():
-        (rights / name).write_text(text.replace("%R~", "~"))
+        (rights / name).write_text(text if knows_read_keys() else text.replace("%R~", "~"))
     known = {"PATH": "/usr/bin:/bin", **_config(objects, "POOL_NAME")}
     words = ["sh", rights / "users.sh", rights, _keys(objects, "redis", directory), directory]
     subprocess.run(words, check=True, env=known)

@@ -2,17 +2,18 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
 
-from epp.commands.manifests import KEYS, GatewayKind, shipped
+from epp.commands.manifests import INSTALLED, KEYS, GatewayKind, shipped
 from epp.errors import ConfigError
 from epp.manifests.overlay import GATEWAYS, PARTS, written
 from epp.manifests.parts import needed
-from tests.manifests.rendered import ROOT, kustomize, named, of_kind, wanted
+from tests.manifests.rendered import ROOT, container, kustomize, named, of_kind, wanted
 
 LEAST = ["--pool", "llama", "--model", "m", "--prefill", "2", "--decode", "4"]
 
@@ -71,12 +72,52 @@ def test_without_a_gateway_api_its_kinds_are_not_asked_for(tmp_path: Path) -> No
         ({"engines": 1}, "--engines"),
         ({"prefill": 0, "decode": 0}, "--engines"),
         ({"prefill": 1001}, "1000"),
+        ({"gpus": 0}, "--gpus"),
+        ({"gpus": 65}, "--gpus"),
+        ({"engine_args": ("--port=1",)}, "--engine-arg"),
+        ({"engine_args": ("--kv-transfer-config={}",)}, "--engine-arg"),
+        ({"engine_args": ("--tensor-parallel-size=2",)}, "--engine-arg"),
+        ({"engine_args": ("max-model-len",)}, "--engine-arg"),
         ({"prefill": -1}, "1000"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         wanted("standalone", apart=True, **more)
+
+
+def test_engines_get_their_gpus_and_arguments(tmp_path: Path) -> None:
+    out = tmp_path / "llama"
+    json_value = '--hf-overrides={"a": "b c"}'
+    more = ["--gpus", "4", "--engine-arg=--max-model-len=8192", f"--engine-arg={json_value}"]
+    _run(*LEAST, *more, "--out", str(out))
+    for name in ("prefill", "decode"):
+        engine = container(tuple(kustomize(out)), name, "vllm")
+        assert engine["resources"]["limits"]["nvidia.com/gpu"] == "4"
+        added = engine["args"][-3:]
+        assert added == ["--tensor-parallel-size=4", "--max-model-len=8192", json_value]
+        assert any(word.startswith("--kv-transfer-config") for word in engine["args"])
+
+
+def test_the_command_of_the_readme_works(tmp_path: Path) -> None:
+    block = (ROOT / "README.md").read_text().split("```sh\n")[1].split("```")[0]
+    command, apply = block.replace("\\\n", " ").splitlines()
+    words = command.split()
+    assert words[:2] == ["epp", "manifests"]
+    assert apply == f"kubectl apply -k {words[-1]}"
+    _run(*words[2:-1], str(tmp_path / "out"))
+    assert kustomize(tmp_path / "out")
+
+
+def test_the_parts_are_in_the_wheel_and_found_there(tmp_path: Path) -> None:
+    said = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+    into = said["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert into == {"manifests": f"epp/{INSTALLED}"}
+    with pytest.raises(ConfigError, match="missing"):
+        shipped(tmp_path)
+    (tmp_path / INSTALLED / "base").mkdir(parents=True)
+    (tmp_path / INSTALLED / "base" / "x").write_bytes(b"y")
+    assert shipped(tmp_path) == {"base/x": b"y"}
 
 
 def test_a_thousand_pods_are_no_error() -> None:
