@@ -195,7 +195,7 @@ async def test_a_gateway_s_timeout_shortens_the_decision_and_is_told() -> None:
 async def test_tokens_are_awaited_for_a_quarter_of_a_short_timeout_at_most() -> None:
     asked: list[float] = []
 
-    async def patient(*_: object, wait_s: float) -> None:
+    async def patient(*_: object, wait_s: float, **__: object) -> None:
         asked.append(wait_s)
 
     async with open_desk(2) as desk:
