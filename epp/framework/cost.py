@@ -261,7 +261,9 @@ def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) 
     if lowest == highest:
         return measured
     half, alike = len(measured) // 2, rules.alike
-    middle = float(np.partition(measured, half)[half])
+    ordered = measured.copy()
+    ordered.partition(half)
+    middle = ordered.item(half)
     drawn: Column = np.minimum(np.maximum(middle, measured / alike), measured * alike)
     least = min(max(middle, lowest / alike), lowest * alike)
     most = min(max(middle, highest / alike), highest * alike)

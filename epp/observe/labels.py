@@ -48,8 +48,11 @@ class LabelSets:
         self._models_only: set[Labels] = set()
 
     def of(self, request: Request) -> Labels:
-        model, target = self._models.of(request.model), self._targets.of(request.target_model)
         priority = str(request.priority)
+        asked = (request.model, request.target_model, request.fairness_id, priority)
+        if asked in self._whole:
+            return asked
+        model, target = self._models.of(request.model), self._targets.of(request.target_model)
         whole = (model, target, self._ids.of(request.fairness_id), priority)
         if self._admit(whole, self._whole):
             return whole

@@ -285,7 +285,7 @@ class PickDirector:
         meter = None
         if self._meters is not None and arrival.answer_shown and charged:
             meter = self._meters(request, len(arrival.body), started)
-        told = tuple(_told(endpoint, made.primary_port) for endpoint in decision.chosen)
+        told = tuple([_told(endpoint, made.primary_port) for endpoint in decision.chosen])
         flight = Flight(
             pool=self._pool,
             observers=self._observers,

@@ -125,8 +125,8 @@ def row_of(life: Life, rules: LoadRules, now: float) -> tuple[float, ...]:
 
 def load_from(row: tuple[float, ...], lora: Lora | None, now: float) -> Load:
     """The value that a row stands for; what is stale in it is NaN already, and `lora` None."""
-    waiting, running, usage, active, total, block, *ours = row[:OWN_SPEED]
-    requests, pending, prefill, decode = ours
+    waiting, running, usage, active, total, block = row[:REQUESTS]
+    requests, pending, prefill, decode = row[REQUESTS:OWN_SPEED]
     at = row[REPORT_AT]
     return Load(
         waiting=_count(waiting),
