@@ -13,6 +13,7 @@ from .http.client import Client
 from .http.direct import Direct, Over
 from .proxy import Limits
 from .relay.clients import ClientConnection
+from .relay.connection import Outlet
 
 MAX_READERS = 64
 """Connections at once."""
@@ -41,6 +42,7 @@ class Pages:
     async def start(self, host: str | None, port: int) -> int:
         """Listen, and return the port. Raises OSError when it cannot."""
         self.loop = asyncio.get_running_loop()
+        self.outlet = Outlet(self.loop)
         self._server = await self.loop.create_server(
             lambda: ClientConnection(self, on_leg_port=False), host, port
         )

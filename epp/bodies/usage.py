@@ -101,6 +101,11 @@ class ResponseWatch:
             else:
                 self._carry += piece
 
+    @property
+    def rests(self) -> bool:
+        """Whether it stands before a line of a stream, or looks at nothing."""
+        return self._blind or (self._sse and not (self._carry or self._skipping))
+
     def finish(self) -> Usage:
         """The body is complete: what it said."""
         if self._carry and not self._skipping:

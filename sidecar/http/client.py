@@ -3,20 +3,24 @@
 Two shells offer it: `sidecar.relay` on raw protocols, and `sidecar.reference` on aiohttp.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from sidecar.transfer.targets import Target
 
-from .headers import Fields, RawHeaders
+from . import headers
+from .headers import CONTENT_LENGTH, Fields, RawHeaders
 from .incoming import Incoming
+from .shapes import AnswerShape
 from .upload import Content, Upload
 
 Wait = Awaitable[None] | None
 """None when the writer may go on at once, else what it has to wait for."""
 Take = Callable[[bytes], Wait]
+TakeChunk = Callable[[bytes, int], Wait | Literal[False]]
+"""Takes one whole chunk as it came, with so many bytes of content; False when it does not."""
 
 
 @dataclass(slots=True)
@@ -28,6 +32,20 @@ class Head:
     fields: RawHeaders
     request_id: str | None = None
     """Takes the place of the engine's `x-request-id`, if that answers with one."""
+    shape: AnswerShape | None = None
+    """Of the names of `fields`, from a reader that has looked it up."""
+    worth: Sequence[bytes] = ()
+    """The values of `fields`, beside a shape."""
+
+    @property
+    def content(self) -> headers.Content:
+        """What it says of the body."""
+        shape, values = self.shape, self.worth
+        if shape is None:
+            return headers.content_of(self.fields)
+        kind = shape.first(b"content-type", values)
+        coding = shape.first(b"content-encoding", values)
+        return headers.content(kind, coding, shape.first(CONTENT_LENGTH, values))
 
     def value(self, name: str) -> str:
         """The first value of a field, or an empty text."""
@@ -96,6 +114,10 @@ class Client(Protocol):
     def write(self, data: bytes) -> Wait:
         """The next bytes of the answer's body."""
 
+    def relay(self, data: bytes) -> Wait | Literal[False]:
+        """The same for one whole chunk as an engine wrote it. False where the answer is framed
+        otherwise, or its head was not sent yet: nothing is written then."""
+
     def end(self) -> Wait:
         """The answer is complete."""
 
@@ -104,6 +126,14 @@ class Client(Protocol):
 
     def cut(self) -> None:
         """End the connection so that the client notices: unfinished framing, or a reset."""
+
+
+class NearClient(Client, Protocol):
+    """One who can be given bytes as they go over the wire."""
+
+    def answer(self, status: int, reason: str, lines: bytes, body: bytes, *, dated: bool) -> Wait:
+        """A whole answer with a body. `lines`: its fields without the length, each with its line's
+        end; `dated`: a date is among them."""
 
 
 class Answer(Protocol):
@@ -115,8 +145,10 @@ class Answer(Protocol):
     def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises LegError when it breaks off."""
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take, chunk: TakeChunk) -> None:
         """Give the rest of the body to `take` as it comes, no faster than `take` allows.
+
+        A whole chunk may be given to `chunk` instead, if that takes it.
 
         Raises LegError when it breaks off, and whatever `take` raises.
         """
@@ -131,6 +163,13 @@ class Listener(Protocol):
     def begin(self, head: Head) -> None: ...
 
     def piece(self, data: bytes) -> None: ...
+
+    def chunk(self, data: bytes, size: int) -> bool:
+        """One whole chunk came, with `size` bytes of content: whether it is taken as it is.
+        Otherwise its content comes as a `piece`."""
+
+    def whole(self, head: Head, body: bytes) -> None:
+        """`begin`, `piece` and `end` at once."""
 
     def end(self) -> None:
         """The answer is complete, and the connection no longer its listener's."""
@@ -153,6 +192,16 @@ class Line(Protocol):
 
     def drop(self) -> None:
         """End the connection at once."""
+
+
+class Lines(Protocol):
+    """Connections to the engine."""
+
+    def spare(self) -> Line | None:
+        """One that was used before and is nobody's."""
+
+    async def fresh(self) -> Line:
+        """A new one. Raises LegError."""
 
 
 class Upstream(Protocol):

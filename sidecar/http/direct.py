@@ -11,27 +11,16 @@ from typing import Protocol
 
 import structlog
 
-from epp.protocol import DATA_PARALLEL, ENCODERS, PREFILLER
 from sidecar.proxy import Outcome
-from sidecar.transfer.legs import LEG_HEADER
 
 from . import headers
-from .client import Call, Client, Head, Line, Wait
+from .client import Call, Head, Line, Lines, NearClient, Wait
 from .exchange import Exchange
 from .incoming import Incoming
 from .passage import Passage
 from .refusals import ENGINE_LOST, ENGINE_SILENT, TOO_LONG, LegError, Refused
 
-_NOT_PLAIN = frozenset(
-    name.encode()
-    for name in (
-        *(PREFILLER, ENCODERS, DATA_PARALLEL, LEG_HEADER),
-        *("x-data-parallel-rank", "x-kv-cache-source-host-port", "x-epp-handoff"),
-        *("expect", "upgrade", "content-encoding"),
-    )
-)
-"""Fields that make a request one which only a task serves."""
-_HOST, _CONNECTION = b"host", b"connection"
+_CONNECTION = b"connection"
 _MULTIPART = b"multipart"
 
 Over = Callable[[Coroutine[None, None, None] | None], None]
@@ -43,9 +32,7 @@ log = structlog.get_logger(__name__)
 def is_plain(incoming: Incoming) -> bool:
     """Whether a head asks for nothing but to be passed on."""
     shape, target = incoming.shape, incoming.target
-    if shape is None or incoming.on_leg_port or not _NOT_PLAIN.isdisjoint(shape.at):
-        return False
-    if _HOST not in shape.at:  # HTTP/1.0
+    if shape is None or not shape.is_plain or incoming.on_leg_port:
         return False
     if not target.startswith("/") or target.startswith("/health") or incoming.method == "CONNECT":
         return False
@@ -73,7 +60,9 @@ class Direct:
     """One exchange. A `client.Listener`."""
 
     __slots__ = (
+        "_connecting",
         "_desk",
+        "_fresh",
         "_line",
         "_over",
         "began",
@@ -87,7 +76,7 @@ class Direct:
     def __init__(
         self,
         desk: Desk,
-        client: Client,
+        client: NearClient,
         exchange: Exchange,
         passage: Passage,
         call: Call,
@@ -106,9 +95,36 @@ class Direct:
         self._desk = desk
         self._over: Over | None = over
         self._line: Line | None = None
+        self._fresh = False  # the line is
+        self._connecting: asyncio.Task[Line] | None = None
 
-    def ask(self, line: Line) -> None:
-        """Send the request on this connection, which is nobody else's."""
+    def ask_on(self, lines: Lines) -> None:
+        """Send the request on a spare connection, or on a new one as soon as it is there."""
+        line = lines.spare()
+        if line is not None:
+            self._ask(line)
+            return
+        self._fresh = True
+        self._connecting = asyncio.get_running_loop().create_task(lines.fresh())
+        self._connecting.add_done_callback(self._connected)
+
+    def _connected(self, task: "asyncio.Task[Line]") -> None:
+        self._connecting = None
+        if task.cancelled():
+            return  # the exchange is over
+        error = task.exception()
+        if error is None and self._over is None:
+            task.result().drop()
+        elif error is None:
+            self._ask(task.result())
+        elif isinstance(error, LegError):
+            self._refuse(error.refused)
+        else:
+            assert isinstance(error, Exception)
+            self._broken(error)
+
+    def _ask(self, line: Line) -> None:
+        """Send it on this connection, which is nobody else's."""
         self._line = line
         line.ask_for(self, self.call)
 
@@ -126,6 +142,27 @@ class Direct:
         if wait is not None:
             self._read_after(wait)
 
+    def chunk(self, data: bytes, size: int) -> bool:
+        try:
+            wait = self.passage.chunk(data, size)
+        except Exception as error:  # noqa: BLE001 - edge of a callback
+            self._broken(error)
+            return True
+        if wait is False:
+            return False
+        if wait is not None:
+            self._read_after(wait)
+        return True
+
+    def whole(self, head: Head, body: bytes) -> None:
+        self._line = None
+        try:
+            wait = self.passage.at_once(head, body, self.client)
+        except Exception as error:  # noqa: BLE001 - edge of a callback
+            self._broken(error)
+            return
+        self._finish_after(wait)
+
     def end(self) -> None:
         """The answer is complete; the connection is no longer its own."""
         self._line = None
@@ -136,6 +173,9 @@ class Direct:
         except Exception as error:  # noqa: BLE001 - edge of a callback
             self._broken(error)
             return
+        self._finish_after(wait)
+
+    def _finish_after(self, wait: Wait) -> None:
         if wait is None:
             self._finish()
         else:  # the client is slow: its next request waits until it has read
@@ -146,7 +186,8 @@ class Direct:
         """The answer will not be complete."""
         line, self._line = self._line, None
         assert isinstance(error, LegError)
-        if error.refused is ENGINE_LOST and line is not None and line.silent:
+        dead = error.refused is ENGINE_LOST and line is not None and line.silent
+        if dead and not self._fresh:
             over, self._over = self._over, None
             if over is not None:
                 over(self._desk.again(self))
@@ -196,6 +237,8 @@ class Direct:
         line, self._line = self._line, None
         if line is not None:
             line.drop()
+        if self._connecting is not None:
+            self._connecting.cancel()
 
     def _read_after(self, wait: Wait) -> None:
         """Read on when the client's connection has room again."""

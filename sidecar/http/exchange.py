@@ -71,6 +71,16 @@ class Exchange:
         self._first_at = now
         return now - self._began
 
+    @property
+    def rests(self) -> bool:
+        """Whether pieces may go by which say nothing of usage."""
+        return self._watch is not None and self._watch.rests
+
+    def passed(self, size: int, now: float) -> None:
+        """More of the body went by, while `rests`."""
+        if self._meter is not None:
+            self._meter.piece(size, now)
+
     def completed(self) -> None:
         """The whole answer has been handed to the client's connection."""
         self.outcome = Outcome.OK if self.status < 400 else Outcome.ENGINE_ERROR

@@ -28,8 +28,7 @@ _KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
 _LASTING = frozenset({b"", b"keep-alive", b"close"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _CONNECTION = len(b"connection")
-_TYPE, _ENCODING = len(b"content-type"), len(b"content-encoding")
-_LENGTH = len(CONTENT_LENGTH)
+_OF_CONTENT = (b"content-type", b"content-encoding", CONTENT_LENGTH)
 
 _CONTROLS = bytes((*range(9), *range(10, 32), 127))
 
@@ -58,9 +57,14 @@ def is_identity_only(key: bytes) -> bool:
     return key == _ACCEPT_ENCODING
 
 
-def passes_beside_length(key: bytes) -> bool:
+def passes_as_it_is(key: bytes) -> bool:
     """Whether an engine gets this field (in lower case) of a request whose body is sent whole."""
-    return key not in _NOT_BESIDE_LENGTH
+    return key not in _NOT_BESIDE_LENGTH and not is_identity_only(key)
+
+
+def passes_back_beside_length(key: bytes) -> bool:
+    """Whether a client gets this field (in lower case) of an answer whose length is told apart."""
+    return key not in _HOP_BY_HOP and key != CONTENT_LENGTH
 
 
 def names_options(connection: bytes) -> bool:
@@ -87,9 +91,9 @@ def replaced(fields: Fields, name: bytes, value: bytes) -> Fields:
     return [(key, value if key.lower() == name else old) for key, old in fields]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
-    """What a head says of the body behind it."""
+    """What a head says of the body behind it. Never changed once it is made."""
 
     kind: str = ""
     coding: str = ""
@@ -99,18 +103,19 @@ class Content:
 
 def content_of(fields: RawHeaders) -> Content:
     """Of several fields of one name the first counts."""
-    kind = coding = b""
-    length: bytes | None = None
+    found: dict[bytes, bytes] = {}
     for name, value in fields:
-        size = len(name)
-        if size == _TYPE and not kind and name.lower() == b"content-type":
-            kind = value
-        elif size == _LENGTH and length is None and name.lower() == CONTENT_LENGTH:
-            length = value
-        elif size == _ENCODING and not coding and name.lower() == b"content-encoding":
-            coding = value
+        key = name.lower()
+        if key in _OF_CONTENT:
+            found.setdefault(key, value)
+    kind, coding, length = (found.get(key) for key in _OF_CONTENT)
+    return content(kind, coding, length)
+
+
+def content(kind: bytes | None, coding: bytes | None, length: bytes | None) -> Content:
+    """The same from the values of these fields; None where there is none."""
     known = int(length) if length is not None and length.isdigit() else None
-    return Content(kind.decode("latin-1"), coding.decode("latin-1"), known)
+    return Content((kind or b"").decode("latin-1"), (coding or b"").decode("latin-1"), known)
 
 
 def length_of(fields: RawHeaders) -> int | None:
@@ -131,9 +136,9 @@ def is_fit(headers: RawHeaders) -> bool:
     return is_printable(b"".join([part for field in headers for part in field]))
 
 
-def is_printable(text: bytes) -> bool:
-    """Whether it holds no control character."""
-    return len(text.translate(None, _CONTROLS)) == len(text)
+def is_printable(text: bytes, *, lines: int = 0) -> bool:
+    """Whether it holds no control character but the ends of so many lines."""
+    return len(text.translate(None, _CONTROLS)) == len(text) - lines
 
 
 def asks_for_upgrade(headers: RawHeaders) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sidecar.transfer.targets import Target
 
 from .headers import RawHeaders
-from .shapes import Shape
+from .shapes import RequestShape
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Incoming:
     on_leg_port: bool = False
     arrived: float | None = None
     """When the head came, by the service's clock; None: when it begins to be served."""
-    shape: Shape | None = None
+    shape: RequestShape | None = None
     """Of the names of `fields`, from a reader that has looked it up."""
     worth: Sequence[bytes] = ()
     """The values of `fields`, beside a shape."""

@@ -1,13 +1,14 @@
 """Hands an answer to a client, the engine's or our own, and tells exchange and journal of it."""
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from sidecar.proxy import Journal, Outcome
 
 from . import headers, refusals
-from .client import Answer, Client, Head, Wait
+from .client import Answer, Client, Head, NearClient, Wait
 from .exchange import Exchange
-from .passing import Passing
+from .passing import BODILESS, Passing, say_nothing
 from .refusals import Refused
 
 _REQUEST_ID = b"x-request-id"
@@ -17,6 +18,7 @@ class Passage:
     """The way of one exchange's answer."""
 
     __slots__ = (
+        "_by",
         "_client",
         "_clock",
         "_exchange",
@@ -43,6 +45,7 @@ class Passage:
         self._journal = journal
         self._clock = clock
         self._stripped = stripped
+        self._by = False  # whether chunks may go by
         self.moved = 0.0
         """When the last bytes of the answer came."""
 
@@ -74,7 +77,11 @@ class Passage:
             progress()
             return self.take(piece)
 
-        await answer.pump(take)
+        def chunk(data: bytes, size: int) -> Wait | Literal[False]:
+            progress()
+            return self.chunk(data, size)
+
+        await answer.pump(take, chunk)
         await self._close()
 
     async def whole(self, head: Head, body: bytes) -> None:
@@ -94,12 +101,47 @@ class Passage:
     def take(self, piece: bytes) -> Wait:
         """The next bytes of the body."""
         exchange = self._exchange
-        now = self.moved = self._clock()
-        ttft_s = exchange.piece(piece, now)
-        if ttft_s is not None and exchange.decision_id and exchange.status < 400:
-            self._journal.first_token(exchange.decision_id, ttft_s)
-        out = self._passing.feed(piece)
-        return self._client.write(out) if out else None
+        self._measure(piece)
+        passing = self._passing
+        out = passing.feed(piece)
+        wait = self._client.write(out) if out else None
+        self._by = passing.rests and exchange.rests
+        return wait
+
+    def chunk(self, data: bytes, size: int) -> Wait | Literal[False]:
+        """The next bytes of the body, `size` of them, in the one chunk in which they came.
+
+        It goes by as it is. False when it has to be looked at; nothing was done.
+        """
+        if not self._by or not say_nothing(data):
+            return False
+        wait = self._client.relay(data)
+        if wait is not False:
+            now = self.moved = self._clock()
+            self._exchange.passed(size, now)
+        return wait
+
+    def at_once(self, head: Head, body: bytes, to: NearClient) -> Wait:
+        """Pass on an answer that is here: `open`, `take` and `closing` in one, `to` the client."""
+        shape = head.shape
+        if (
+            shape is None
+            or not shape.is_plain
+            or head.request_id is not None
+            or head.status in BODILESS
+            or self._client.incoming.method == "HEAD"
+        ):
+            return self._step_by_step(head, body)
+        self._head = head
+        passing = self._passing = self._of(head, trusted=False)
+        self._measure(body)
+        out = passing.whole(body)
+        if passing.stripped:
+            self._stripped()
+        lines = shape.client_lines(head.worth)
+        wait = to.answer(head.status, head.reason, lines, out, dated=shape.is_dated)
+        self._exchange.completed()
+        return wait
 
     def closing(self) -> Iterator[Wait]:
         """The body is complete: what is written last, step by step. To be run to its end."""
@@ -124,13 +166,28 @@ class Passage:
         self._exchange.outcome = outcome
         self._client.cut()
 
+    def _measure(self, piece: bytes) -> None:
+        exchange = self._exchange
+        now = self.moved = self._clock()
+        ttft_s = exchange.piece(piece, now)
+        if ttft_s is not None and exchange.decision_id and exchange.status < 400:
+            self._journal.first_token(exchange.decision_id, ttft_s)
+
+    def _step_by_step(self, head: Head, body: bytes) -> Wait:
+        self.open(head)
+        self.take(body)
+        wait: Wait = None
+        for step in self.closing():
+            wait = step
+        return wait
+
     async def _close(self) -> None:
         for wait in self.closing():
             await _done(wait)
 
     def _of(self, head: Head, *, trusted: bool) -> Passing:
         exchange = self._exchange
-        content = headers.content_of(head.fields)
+        content = head.content
         exchange.answered(head.status, content.kind, content.coding)
         return Passing(
             head.status,

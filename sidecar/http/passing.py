@@ -6,7 +6,7 @@ how much was cached (`recounting`). JSON whose length was announced is held unti
 (up to `MAX_HELD`), because its length without the parameters must be announced as well.
 """
 
-from sidecar.transfer.answers import Untouched, answer_filter
+from sidecar.transfer.answers import EventFilter, Filter, answer_filter
 from sidecar.transfer.redaction import may_name
 
 from .exchange import is_stream
@@ -16,7 +16,14 @@ from .unasked import WithoutUsage
 
 MAX_HELD = 1 << 20
 """Longest JSON answer whose length is announced anew; a longer one goes out without its length."""
-_BODILESS = {204, 304}
+BODILESS = {204, 304}
+_USAGE = b'"usage"'
+_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n", b"\r\r\r\n")
+
+
+def say_nothing(chunk: bytes) -> bool:
+    """Whether a chunk, as it is framed, ends with an event and holds no word that is looked for."""
+    return chunk.endswith(_EVENT_ENDS) and _USAGE not in chunk and not may_name(chunk)
 
 
 def _is_plain(coding: str) -> bool:
@@ -26,7 +33,7 @@ def _is_plain(coding: str) -> bool:
 class Passing:
     """One answer. `feed` every piece, then `finish`."""
 
-    __slots__ = ("_content", "_passed", "_seen", "_usage", "held", "length")
+    __slots__ = ("_content", "_make", "_passed", "_seen", "_usage", "held", "length")
 
     def __init__(
         self,
@@ -42,21 +49,20 @@ class Passing:
         caller gets the parameters, too.
         """
         kind, coding = content.kind, content.coding
-        self._content = None if trusted else answer_filter(kind, coding)
-        if isinstance(self._content, Untouched):
-            self._content = None
+        self._make = None if trusted else answer_filter(kind, coding)
+        self._content: Filter | None = None  # made when there is something to look at
         self._usage: WithoutUsage | Recounted | None = None
         if hides_usage and is_stream(kind) and _is_plain(coding):
             self._usage = WithoutUsage()
-        elif recount is not None and self._content is not None:
+        elif recount is not None and self._make is not None:
             self._usage = Recounted(recount, stream=is_stream(kind))
         self._seen = self._passed = 0
         self.length = content.length
         """As it is announced to the client; None when it cannot be known before the end."""
         self.held: bytearray | None = None
         """Where the body is kept until its length is known; None when it passes at once."""
-        if (self._content or self._usage) and self.length is not None and not bodiless:
-            if status in _BODILESS:
+        if (self._make or self._usage) and self.length is not None and not bodiless:
+            if status in BODILESS:
                 return
             if self.length <= MAX_HELD:
                 self.held = bytearray()
@@ -85,8 +91,27 @@ class Passing:
         self.length = len(whole)
         return whole
 
+    def whole(self, body: bytes) -> bytes:
+        """All that is sent of a body that is here completely, in the place of `feed` and
+        `finish`."""
+        if self._usage is None and (self._make is None or not may_name(body)):
+            return body
+        return self._filtered(body) + self._rest()
+
+    @property
+    def rests(self) -> bool:
+        """Whether events may pass by which `say_nothing`, for nothing is held back."""
+        content = self._content
+        if content is None:
+            rests = self._make is None
+        else:
+            rests = isinstance(content, EventFilter) and content.rests
+        return rests and (self._usage is None or self._usage.rests) and self.held is None
+
     def _filtered(self, piece: bytes) -> bytes:
-        if self._content is not None:
+        if self._make is not None:
+            if self._content is None:
+                self._content = self._make()
             self._seen += len(piece)
             piece = self._content.feed(piece)
             self._passed += len(piece)

@@ -61,6 +61,11 @@ class Recounted:
             out.append(self._release())
         return b"".join(out)
 
+    @property
+    def rests(self) -> bool:
+        """Whether it stands before an event."""
+        return self._stream and not (self._held or self._passing)
+
     def finish(self) -> bytes:
         """The body is complete: what was held back."""
         rest = self._release()

@@ -17,10 +17,9 @@ from sidecar.transfer.course import Course
 from sidecar.transfer.door import Caller, Door, Verdict
 from sidecar.transfer.legs import LEG_HEADER
 from sidecar.transfer.metrics import HandoffMetrics
-from sidecar.transfer.split import Splitter
 
 from . import headers, intake, refusals
-from .client import Answer, Call, Client, Line, Upstream
+from .client import Answer, Call, Client, Lines, NearClient, Upstream
 from .direct import Direct, Over, is_plain
 from .exchange import Exchange
 from .idle import Idle
@@ -253,13 +252,8 @@ class Service:
 
     # --- the plain way without a task; see `direct`
 
-    def direct(
-        self, client: Client, body: bytes, line: Callable[[], Line | None], over: Over
-    ) -> Direct | None:
-        """Begin to serve a request whose body is here; None where only `serve` can.
-
-        `line` gives an idle connection to the engine if there is one.
-        """
+    def direct(self, client: NearClient, body: bytes, lines: Lines, over: Over) -> Direct | None:
+        """Begin to serve a request whose body is here; None where only `serve` can."""
         incoming, size = client.incoming, len(body)
         limits, held = self.limits, self.store.held_bytes
         if (
@@ -269,22 +263,19 @@ class Service:
             or intake.may_hold(body)
         ):
             return None
-        found = line()
-        if found is None:
-            return None
         now = self.clock()
         exchange = Exchange(incoming, now if incoming.arrived is None else incoming.arrived)
         body = self.measuring.begin_at_once(incoming, exchange, body)
         passage = self._passage(client, exchange)
         if incoming.has_body and incoming.shape is not None:
-            lines = incoming.shape.engine_lines(incoming.worth, len(body))
-            call = Call(incoming.method, incoming.target, [], Content(body), lines)
+            written = incoming.shape.engine_lines(incoming.worth, len(body))
+            call = Call(incoming.method, incoming.target, [], Content(body), written)
         else:
             call = self._call(incoming, None)
         direct = Direct(self, client, exchange, passage, call, size=size, began=now, over=over)
         self.directs.add(direct)
         self.store.held_bytes += size
-        direct.ask(found)
+        direct.ask_on(lines)
         return direct
 
     def left(self, direct: Direct) -> None:

@@ -47,6 +47,11 @@ class WithoutUsage:
             out.append(self._release())
         return b"".join(out)
 
+    @property
+    def rests(self) -> bool:
+        """Whether it stands before an event, or lets everything pass."""
+        return self._done or not (self._held or self._long)
+
     def finish(self) -> bytes:
         """The body is complete: what was held back. An event that was cut off passes."""
         return self._release()

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from typing import Literal
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -91,6 +92,9 @@ class AiohttpClient:
 
     def write(self, data: bytes) -> Wait:
         return self._begun_reply().write(data)
+
+    def relay(self, data: bytes) -> Literal[False]:
+        return False  # aiohttp frames what it writes
 
     def end(self) -> Wait:
         return self._begun_reply().write_eof()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import aiohttp
 from yarl import URL
 
-from sidecar.http.client import Call, Head, Take, engine_at
+from sidecar.http.client import Call, Head, Take, TakeChunk, engine_at
 from sidecar.http.refusals import (
     BAD_HEADER,
     ENGINE_ABSENT,
@@ -168,7 +168,7 @@ class AiohttpAnswer:
                 return
             yield piece
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take, chunk: TakeChunk) -> None:
         async for piece in self.pieces():
             wait = take(piece)
             if wait is not None:

@@ -10,13 +10,17 @@ import httptools
 
 from sidecar.http.client import Head
 from sidecar.http.headers import is_printable
+from sidecar.http.shapes import AnswerShape, answer_shape
 from sidecar.proxy import Limits
 
 from .requests import END, HEAD_FIELDS, MAX_DIGITS, OVERHEAD, Mark
 
 MAX_INTERIM = 16
 _BODILESS = {204, 304}
-_LENGTH, _CODING = len(b"content-length"), len(b"transfer-encoding")
+_MAX_CHUNK_HEAD = 10
+_CHUNK_ENDS = 4
+"""Bytes of the two line ends of a chunk."""
+_ZERO = ord("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +40,20 @@ class AnswerReader:
     """Reads the answers of one connection, one after the other. `begin` before each."""
 
     __slots__ = (
+        "_between",
         "_body",
         "_events",
-        "_fields",
         "_http11",
         "_interim",
         "_is_head",
         "_limits",
         "_most",
+        "_names",
         "_over",
         "_parser",
         "_reason",
         "_until_close",
+        "_values",
         "_wire",
         "headed",
         "reusable",
@@ -64,8 +70,10 @@ class AnswerReader:
         """An answer to this method is due, on a connection that is new or was `reusable`."""
         self._is_head = method == "HEAD"
         self._events: list[Event] = []
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._names: list[bytes] = []
+        self._values: list[bytes] = []
         self._reason = b""
+        self._between = False  # two chunks
         self._interim = 0
         self._wire = self._body = 0
         self._over = False
@@ -99,10 +107,30 @@ class AnswerReader:
                 events.append(GARBLED)
             return events
         self._wire += len(data)
+        if self._between:
+            self._between = not self._over and data.endswith(b"\r\n")
         if not self._over and self._wire - self._body > self._most + OVERHEAD * self._body:
             self._over = True
             events.append(GARBLED)
         return events
+
+    def chunk(self, data: bytes) -> int:
+        """Bytes of content if this is one whole chunk, written as we would, where one may begin.
+
+        It need not be fed then: the parser would stand again where it stands. Else 0.
+        """
+        if not self._between:
+            return 0
+        end = data.find(b"\r\n", 0, _MAX_CHUNK_HEAD)
+        head = data[:end]
+        # `int` takes signs, gaps and prefixes as well: of these only 0x is alphanumeric
+        if end < 1 or head[0] == _ZERO or not head.isalnum() or not data.endswith(b"\r\n"):
+            return 0
+        try:
+            size = int(head, 16)
+        except ValueError:
+            return 0
+        return size if len(data) == end + size + _CHUNK_ENDS else 0
 
     def eof(self) -> Mark | Garbled | None:
         """The connection ended; None when the answer had."""
@@ -117,15 +145,16 @@ class AnswerReader:
         if self._over:
             self.reusable = False
             raise _Refusal
-        self._fields = []
+        self._names, self._values = [], []
         self._reason = b""
 
     def on_status(self, part: bytes) -> None:
         self._reason = self._reason + part if self._reason else part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value.rstrip(b" \t")))
-        if len(self._fields) > self._limits.max_headers:
+        self._names.append(name)
+        self._values.append(value)
+        if len(self._names) > self._limits.max_headers:
             raise _Refusal
 
     def on_headers_complete(self) -> None:
@@ -135,14 +164,19 @@ class AnswerReader:
             if status == 101 or status < 100 or self._interim > MAX_INTERIM:
                 raise _Refusal
             return
-        self._check(status)
-        head = Head(status, self._reason.decode("latin-1"), self._fields)
-        self._fields = []  # from here on those of trailers
+        head = self._head(status)
+        self._names, self._values = [], []  # from here on those of trailers
         self.headed = True
         self._events.append(head)
         if self._is_head:  # the parser would wait for the body
             self._end()
             self._parser = httptools.HttpResponseParser(self)
+
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True  # unless what follows has begun; see `feed`
 
     def on_body(self, data: bytes) -> None:
         if self._over:
@@ -162,32 +196,37 @@ class AnswerReader:
         self.reusable = not self._until_close and self._http11 and self._parser.should_keep_alive()
         self._events.append(END)
 
-    def _check(self, status: int) -> None:
+    def _head(self, status: int) -> Head:
         version = self._parser.get_http_version()
         self._http11 = version == "1.1"
         if version not in {"1.1", "1.0"} or status > 999:
             raise _Refusal
-        lengths: list[bytes] = []
-        codings: list[bytes] = []
+        names, values = tuple(self._names), self._values
+        text = b"\n".join((*names, *values, self._reason, b""))
+        if not is_printable(text, lines=2 * len(names) + 1):
+            raise _Refusal
+        if b" \n" in text or b"\t\n" in text:
+            values = [value.rstrip(b" \t") for value in values]
+        fields = list(zip(names, values, strict=True))
         most = self._limits.max_header_bytes
-        text = [self._reason]
-        for field in self._fields:
-            name, value = field
-            size = len(name)
-            if size + len(value) > most:
+        if len(text) > most and any(len(name) + len(value) > most for name, value in fields):
+            raise _Refusal
+        shape = answer_shape(names)
+        self._frame(shape, values, status)
+        return Head(status, self._reason.decode("latin-1"), fields, shape=shape, worth=values)
+
+    def _frame(self, shape: AnswerShape, values: list[bytes], status: int) -> None:
+        """How the body ends. Refused is what two readers could take for different things."""
+        codings = shape.at.get(b"transfer-encoding")
+        lengths = shape.at.get(b"content-length")
+        if codings is not None:
+            chunked = len(codings) == 1 and values[codings[0]].lower() == b"chunked"
+            if not chunked or lengths is not None or not self._http11:
                 raise _Refusal
-            text += field
-            if size == _LENGTH and name.lower() == b"content-length":
-                lengths.append(value)
-            elif size == _CODING and name.lower() == b"transfer-encoding":
-                codings.append(value)
-        if not is_printable(b"".join(text)):
-            raise _Refusal
-        if codings and (codings[0].lower() != b"chunked" or len(codings) > 1 or not self._http11):
-            raise _Refusal
-        if lengths and (
-            codings or len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS
-        ):
-            raise _Refusal
+        elif lengths is not None:
+            length = values[lengths[0]]
+            if len(lengths) > 1 or not length.isdigit() or len(length) > MAX_DIGITS:
+                raise _Refusal
         bodiless = self._is_head or status in _BODILESS
-        self._until_close = not (codings or lengths or bodiless)
+        self._between = codings is not None and not bodiless
+        self._until_close = codings is None and lengths is None and not bodiless

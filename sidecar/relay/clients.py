@@ -13,11 +13,11 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Protocol, cast
+from typing import Protocol
 
 from sidecar.guard import address
 from sidecar.http import refusals
-from sidecar.http.client import Client, Wait
+from sidecar.http.client import Client, NearClient, Wait
 from sidecar.http.direct import Direct, Over
 from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
@@ -25,6 +25,7 @@ from sidecar.http.refusals import Refused
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
 
+from .connection import Connection, Outlet
 from .requests import END, Broken, Event, RequestHead, RequestReader
 from .turns import Turn
 
@@ -42,6 +43,7 @@ class House(Protocol):
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
+    outlet: Outlet
 
     def admit(self, connection: "ClientConnection") -> bool:
         """Whether there is room for one more."""
@@ -56,14 +58,15 @@ class House(Protocol):
     def serve(self, client: Client) -> Coroutine[None, None, None]:
         """What a task has to do to serve a request."""
 
-    def direct(self, client: Client, body: bytes, over: Over) -> Direct | None:
+    def direct(self, client: NearClient, body: bytes, over: Over) -> Direct | None:
         """Begin to serve a request whose body is here; None where only a task can."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(Connection):
     """One connection of a client."""
 
     def __init__(self, house: House, *, on_leg_port: bool) -> None:
+        super().__init__(house.outlet)
         self._house = house
         self._limits = house.limits
         self._on_leg_port = on_leg_port
@@ -73,22 +76,19 @@ class ClientConnection(asyncio.Protocol):
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None  # serves the turn, or else
         self._direct: Direct | None = None  # this does, or nobody yet: its body is still coming
-        self._drained: asyncio.Future[None] | None = None
-        self._reading = True
         self._full = False  # the body's reader is behind
         self._closing = False  # no further request is served
         self._deadline = NEVER  # for what the client has to do next
         self._peer = ""
         self._at: Target | None = None
-        self.lost = False
 
     # --- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        super().connection_made(transport)
         if not self._house.admit(self):
             self._closing = True
-            self._transport.abort()
+            self.abort()
             return
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -106,11 +106,11 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self._turn is not None:
-            self._transport.abort()
+            self.abort()
         return False  # asyncio closes the connection: the client has left
 
-    def connection_lost(self, _: Exception | None) -> None:
-        self.lost = True
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
         self._house.leave(self)
         self._queue.clear()
         self._ahead = b""
@@ -121,15 +121,6 @@ class ClientConnection(asyncio.Protocol):
             self._direct.cancel()
         elif self._task is not None:
             self._house.loop.call_soon(self._task.cancel)  # not before it has begun
-        self.resume_writing()
-
-    def pause_writing(self) -> None:
-        self._drained = self._house.loop.create_future()
-
-    def resume_writing(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
 
     # --- requests
 
@@ -258,8 +249,7 @@ class ClientConnection(asyncio.Protocol):
     def send(self, data: bytes) -> Wait:
         if self.lost:
             raise ConnectionResetError("the client has left")
-        self._transport.write(data)
-        return self._drained
+        return self.write(data)
 
     def want(self, *, more: bool) -> None:
         self._full = not more
@@ -277,9 +267,10 @@ class ClientConnection(asyncio.Protocol):
             raw = self._transport.get_extra_info("socket")
             if raw is not None:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            self._transport.abort()
+            self.flush()
+            self.abort()
             return
-        self._transport.close()  # what was written before still arrives, the final chunk never does
+        self.close()  # what was written before still arrives, the final chunk never does
         self._deadline = self._house.loop.time() + self._limits.flush_s
 
     # --- time, and the end
@@ -302,37 +293,29 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(refusals.HEAD_STALLED)
         else:
             self._closing = True
-            self._transport.abort()
+            self.abort()
 
     def stop(self) -> None:
         """End the connection: what was written still arrives, what is served is cut."""
         self._closing = True
         if self._turn is not None:
-            self._transport.abort()
+            self.abort()
         else:
-            self._transport.close()
+            self.close()
 
     def _part(self, *, whole: bool) -> None:
         """The last answer is written, to a request that was `whole` or not."""
         self._closing = True
         now = self._house.loop.time()
+        self.flush()
         if not whole and self._transport.can_write_eof():
             self._transport.write_eof()
             self._deadline = now + LINGER_S
-            self._read_on(True)
+            self.read_on(True)
         else:
-            self._transport.close()
+            self.close()
             self._deadline = now + self._limits.flush_s
 
     def _heed(self) -> None:
         """Read on unless something waits."""
-        self._read_on(not (self._queue or self._ahead or self._full))
-
-    def _read_on(self, reads: bool) -> None:
-        if reads is self._reading or self.lost:
-            return
-        self._reading = reads
-        if reads:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        self.read_on(not (self._queue or self._ahead or self._full))

@@ -11,10 +11,9 @@ Rules
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import cast
 
 from sidecar.http import headers
-from sidecar.http.client import Call, Head, Listener, Take, Wait
+from sidecar.http.client import Call, Head, Listener, Take, TakeChunk, Wait
 from sidecar.http.refusals import ENGINE_GARBLED, ENGINE_LOST, LegError
 from sidecar.http.upload import Content, Upload
 from sidecar.proxy import Limits
@@ -22,6 +21,7 @@ from sidecar.transfer.targets import Target
 
 from . import framing
 from .answers import AnswerReader, Event
+from .connection import Connection, Outlet
 from .requests import END
 
 HELD = 256 << 10
@@ -33,7 +33,17 @@ JOINED = 64 << 10
 class EngineAnswer:
     """A `http.client.Answer`. Its connection feeds it."""
 
-    __slots__ = ("_connection", "_error", "_head", "_held", "_over", "_pieces", "_take", "_waiter")
+    __slots__ = (
+        "_connection",
+        "_error",
+        "_head",
+        "_held",
+        "_over",
+        "_pieces",
+        "_take",
+        "_take_chunk",
+        "_waiter",
+    )
 
     def __init__(self, connection: "EngineConnection") -> None:
         self._connection: EngineConnection | None = connection
@@ -41,6 +51,7 @@ class EngineAnswer:
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._take: Take | None = None
+        self._take_chunk: TakeChunk | None = None
         self._over = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -67,17 +78,17 @@ class EngineAnswer:
                 return
             await self._wait()
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take, chunk: TakeChunk) -> None:
         while self._pieces:
             wait = take(self._next())
             if wait is not None:
                 await wait
-        self._take = take
+        self._take, self._take_chunk = take, chunk
         try:
             while not self._over and self._error is None:
                 await self._wait()
         finally:
-            self._take = None
+            self._take = self._take_chunk = None
         if self._error is not None:
             raise self._error
 
@@ -103,11 +114,32 @@ class EngineAnswer:
         try:
             wait = self._take(data)
         except Exception as error:  # noqa: BLE001 - edge of a callback: whoever pumps gets it
-            self._take = None
+            self._take = self._take_chunk = None
             self.fail(error)
             return
         if wait is not None:
             self._after(wait)
+
+    def chunk(self, data: bytes, size: int) -> bool:
+        if self._take_chunk is None:
+            return False
+        try:
+            wait = self._take_chunk(data, size)
+        except Exception as error:  # noqa: BLE001 - edge of a callback: whoever pumps gets it
+            self._take = self._take_chunk = None
+            self.fail(error)
+            return True
+        if wait is False:
+            return False
+        if wait is not None:
+            self._after(wait)
+        return True
+
+    def whole(self, head: Head, body: bytes) -> None:
+        self._head = head
+        self._pieces.append(body)
+        self._held += len(body)
+        self.end()
 
     def end(self) -> None:
         """The answer is complete, and the connection no longer its own."""
@@ -152,17 +184,19 @@ class EngineAnswer:
             self._waiter.set_result(None)
 
 
-class EngineConnection(asyncio.Protocol):
+class EngineConnection(Connection):
     """One connection. `spare` is called when it may be used again, `gone` when it ended."""
 
     def __init__(
         self,
         to: Target,
         limits: Limits,
+        outlet: Outlet,
         *,
         spare: Callable[["EngineConnection"], None],
         gone: Callable[["EngineConnection"], None],
     ) -> None:
+        super().__init__(outlet)
         self.to = to
         self.since = 0.0
         """When it was put away last; kept by whoever keeps it."""
@@ -171,8 +205,6 @@ class EngineConnection(asyncio.Protocol):
         self._reader = AnswerReader(limits)
         self._answer: Listener | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._reading = True
 
     @property
     def usable(self) -> bool:
@@ -206,12 +238,14 @@ class EngineConnection(asyncio.Protocol):
             head = framing.request_head(
                 call.method, call.target, call.fields, host=str(self.to), chunked=chunked
             )
-        if isinstance(upload, Content) and len(upload.body) > JOINED:
-            self._transport.writelines((head, upload.body))
-        elif isinstance(upload, Content):
-            self._transport.write(head + upload.body)
+        if isinstance(upload, Content):
+            if len(upload.body) > JOINED:
+                self.write(head)
+                self.write(upload.body)
+            else:
+                self.write(head + upload.body)
         else:
-            self._transport.write(head)
+            self.write(head)
         if isinstance(upload, Upload):
             loop = asyncio.get_running_loop()
             self._sending = loop.create_task(self._send(upload, listener, chunked=chunked))
@@ -221,61 +255,52 @@ class EngineConnection(asyncio.Protocol):
         self._answer = None
         if self._sending is not None:
             self._sending.cancel()
-        self._transport.abort()
-
-    def read_on(self, reads: bool) -> None:
-        if reads is self._reading or self._transport.is_closing():
-            return
-        self._reading = reads
-        if reads:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        self.abort()
 
     # --- asyncio's callbacks
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         answer, reader = self._answer, self._reader
         if answer is None:
-            self._transport.abort()  # nobody asked
+            self.abort()  # nobody asked
             return
-        for event in reader.feed(data):
+        size = reader.chunk(data)
+        if size and answer.chunk(data, size):
+            return
+        events = reader.feed(data)
+        if len(events) == 3 and events[2] is END:
+            head, body, _ = events
+            if isinstance(head, Head) and isinstance(body, bytes):
+                self._settle(reader)
+                answer.whole(head, body)
+                return
+        for event in events:
             if type(event) is bytes:
                 answer.piece(event)
             else:
                 self._tell(answer, event, headed=reader.headed)
             if self._answer is not answer:
                 return  # its listener has had enough
-        if reader.over:
+        if reader.over and self._answer is answer:
             self._settle(reader)
+            answer.end()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
         self._gone(self)
         answer, reader = self._answer, self._reader
         self._answer = None
         if self._sending is not None:
             self._sending.cancel()
-        self.resume_writing()
         if answer is None:
             return
         if error is None and reader.eof() is END:
             answer.end()
         else:
             answer.fail(LegError(ENGINE_LOST))
-
-    def pause_writing(self) -> None:
-        self._drained = asyncio.get_running_loop().create_future()
-
-    def resume_writing(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
 
     # ---
 
@@ -293,9 +318,7 @@ class EngineConnection(asyncio.Protocol):
 
     def _settle(self, reader: AnswerReader) -> None:
         """The answer is over: keep the connection if it can carry another one."""
-        answer, self._answer = self._answer, None
-        if answer is None:
-            return  # it was dropped
+        self._answer = None
         sent = self._sending is None or self._sending.done()
         if reader.reusable and sent and not self._transport.is_closing():
             self._sending = None
@@ -303,18 +326,17 @@ class EngineConnection(asyncio.Protocol):
             self._spare(self)
         else:
             self.drop()
-        answer.end()
 
     async def _send(self, upload: Upload, answer: Listener, *, chunked: bool) -> None:
         """Send a body as it comes from the client."""
         try:
             async for piece in upload.pieces():
                 if piece:
-                    self._transport.write(framing.chunk(piece) if chunked else piece)
+                    self.write(framing.chunk(piece) if chunked else piece)
                 if self._drained is not None:
                     await asyncio.shield(self._drained)
         except LegError as error:  # the client's fault: this request ends nowhere
             self._give_up(answer, error)
             return
         if chunked:
-            self._transport.write(framing.LAST_CHUNK)
+            self.write(framing.LAST_CHUNK)

@@ -71,6 +71,22 @@ def answer_head(
     return b"\r\n".join(lines)
 
 
+def whole_head(
+    status: int, reason: str, lines: bytes, *, length: int, date: bytes | None, close: bool
+) -> bytes:
+    """The head of an answer whose body is here, around fields that are written already, each with
+    its line's end."""
+    more = b"" if date is None else date + b"\r\n"
+    if close:
+        more += b"Connection: close\r\n"
+    return b"%b\r\n%bContent-Length: %d\r\n%b\r\n" % (
+        _status_line(status, reason),
+        lines,
+        length,
+        more,
+    )
+
+
 @lru_cache(maxsize=256)
 def _status_line(status: int, reason: str) -> bytes:
     return b"HTTP/1.1 %d %b" % (status, reason.encode("latin-1", "replace"))

@@ -3,6 +3,9 @@
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import ip_address
 
 from sidecar.http.client import Call, engine_at
 from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError
@@ -10,6 +13,7 @@ from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
 from sidecar.trust.tls import PLAIN, ClientTls, Outward
 
+from .connection import Outlet
 from .engines import EngineAnswer, EngineConnection
 
 MAX_SPARE = 1024
@@ -23,7 +27,7 @@ class Engines:
         self._engine = engine_at(engine_url)
         self._tls = tls
         self._limits = limits
-        self._spare: dict[Target, deque[EngineConnection]] = {}
+        self._kept_for: dict[Target, deque[EngineConnection]] = {}
         self._open: set[EngineConnection] = set()
         self.repeats = 0
         """Requests that were sent a second time."""
@@ -35,10 +39,11 @@ class Engines:
 
     async def __aenter__(self) -> "Engines":
         self._loop = asyncio.get_running_loop()
+        self._outlet = Outlet(self._loop)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._spare.clear()
+        self._kept_for.clear()
         for connection in tuple(self._open):
             connection.drop()
 
@@ -55,15 +60,19 @@ class Engines:
         return await self.send_once(call)
 
     async def send_once(self, call: Call) -> EngineAnswer:
-        return await (await self._connect(self._engine, self._tls.engine)).ask(call)
+        return await (await self.fresh()).ask(call)
 
     async def send_again(self, call: Call) -> EngineAnswer:
         self.repeats += 1
         return await self.send_once(call)
 
-    def line(self) -> EngineConnection | None:
+    def spare(self) -> EngineConnection | None:
         """A spare connection to the engine; whoever gets it asks for something on it."""
         return self._kept(self._engine)
+
+    async def fresh(self) -> EngineConnection:
+        """The same that is new. Raises LegError."""
+        return await self._connect(self._engine, self._tls.engine)
 
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> EngineAnswer:
         tls = None if plain else self._tls.peers
@@ -72,14 +81,14 @@ class Engines:
 
     def sweep(self, now: float) -> None:
         """Close what was spare for too long; called from time to time."""
-        for target, spare in tuple(self._spare.items()):
+        for target, spare in tuple(self._kept_for.items()):
             while spare and now - spare[0].since > self._limits.engine_keepalive_s:
                 spare.popleft().drop()
             if not spare:
-                del self._spare[target]
+                del self._kept_for[target]
 
     def _kept(self, target: Target) -> EngineConnection | None:
-        spare = self._spare.get(target)
+        spare = self._kept_for.get(target)
         if not spare:
             return None
         oldest = self._loop.time() - self._limits.engine_keepalive_s
@@ -91,9 +100,9 @@ class Engines:
         return None
 
     def _put_away(self, connection: EngineConnection) -> None:
-        spare = self._spare.get(connection.to)
+        spare = self._kept_for.get(connection.to)
         if spare is None:
-            spare = self._spare[connection.to] = deque()
+            spare = self._kept_for[connection.to] = deque()
         if len(spare) >= MAX_SPARE:
             connection.drop()
             return
@@ -114,16 +123,18 @@ class Engines:
 
     async def _first_of(self, to: Target, tls: ClientTls | None) -> EngineConnection:
         """A connection to the first address that takes one. Raises OSError of the last."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
         failed: OSError = OSError(f"{to.host} has no address")
-        for _, _, _, _, at in found:
+        for at in await self._addresses(to):
             try:
-                _, connection = await loop.create_connection(
+                _, connection = await self._loop.create_connection(
                     lambda: EngineConnection(
-                        to, self._limits, spare=self._put_away, gone=self._open.discard
+                        to,
+                        self._limits,
+                        self._outlet,
+                        spare=self._put_away,
+                        gone=self._open.discard,
                     ),
-                    str(at[0]),
+                    at,
                     to.port,
                     ssl=None if tls is None else tls.current,
                     server_hostname=None if tls is None else tls.name_for(to.host),
@@ -133,3 +144,20 @@ class Engines:
             else:
                 return connection
         raise failed
+
+    async def _addresses(self, to: Target) -> Sequence[str]:
+        """An address is its own; a name's are asked for, in a thread of their own."""
+        if is_address(to.host):
+            return (to.host,)
+        found = await self._loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+        return [str(at[0]) for _, _, _, _, at in found]
+
+
+@lru_cache(maxsize=1024)
+def is_address(host: str) -> bool:
+    """Whether no name server need be asked."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -20,7 +20,7 @@ import httptools
 
 from sidecar.http.headers import RawHeaders, is_printable
 from sidecar.http.refusals import BAD_BODY, TARGET_UNREADABLE, UNREADABLE, Refused
-from sidecar.http.shapes import Shape, shape_of
+from sidecar.http.shapes import RequestShape, request_shape
 from sidecar.proxy import Limits
 
 HEAD_FIELDS = 4
@@ -57,7 +57,7 @@ class RequestHead:
     method: str
     target: str
     fields: RawHeaders
-    shape: Shape
+    shape: RequestShape
     values: list[bytes]
     http11: bool
     length: int | None
@@ -162,7 +162,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._names.append(name)
-        self._values.append(value.rstrip(b" \t"))
+        self._values.append(value)
 
     def on_headers_complete(self) -> None:
         version = self._parser.get_http_version()
@@ -200,10 +200,12 @@ class RequestReader:
         names, values = tuple(self._names), self._values
         if len(names) > self._limits.max_headers:
             self._refuse(UNREADABLE)
-        text = b"".join(values)
-        if not is_printable(text):
+        text = b"\n".join((*values, b""))
+        if not is_printable(text, lines=len(values)):
             self._refuse(UNREADABLE)
-        shape = shape_of(names)
+        if b" \n" in text or b"\t\n" in text:
+            values = [value.rstrip(b" \t") for value in values]
+        shape = request_shape(names)
         most = self._limits.max_header_bytes
         if shape.size + len(text) > most and any(
             len(name) + len(value) > most for name, value in zip(names, values, strict=True)
@@ -212,8 +214,9 @@ class RequestReader:
         hosts = len(shape.at.get(b"host", ()))
         if hosts > 1 or (http11 and not hosts):
             self._refuse(UNREADABLE)
-        length, chunked = self._framing(shape, http11=http11)
-        options = b",".join([values[number] for number in shape.at.get(b"connection", ())])
+        length, chunked = self._framing(shape, values, http11=http11)
+        said = shape.at.get(b"connection")
+        options = b"" if said is None else b",".join([values[number] for number in said])
         return RequestHead(
             method=self._parser.get_method().decode(),
             target=self._target.decode(),
@@ -226,17 +229,19 @@ class RequestReader:
             keep_alive=http11 and b"close" not in options.lower(),
         )
 
-    def _framing(self, shape: Shape, *, http11: bool) -> tuple[int | None, bool]:
+    def _framing(
+        self, shape: RequestShape, values: list[bytes], *, http11: bool
+    ) -> tuple[int | None, bool]:
         lengths = shape.at.get(b"content-length")
         codings = shape.at.get(b"transfer-encoding")
         if codings is not None:
-            plain = len(codings) == 1 and self._values[codings[0]].lower() == b"chunked"
+            plain = len(codings) == 1 and values[codings[0]].lower() == b"chunked"
             if not plain or lengths is not None or not http11:
                 self._refuse(UNREADABLE)
             return None, True
         if lengths is None:
             return None, False
-        length = self._values[lengths[0]]
+        length = values[lengths[0]]
         if len(lengths) != 1 or not length.isdigit() or len(length) > MAX_DIGITS:
             self._refuse(UNREADABLE)
         return int(length), False

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 
-from sidecar.http.client import Client
+from sidecar.http.client import Client, NearClient
 from sidecar.http.direct import Direct, Over
 from sidecar.http.service import Service
 from sidecar.proxy import Limits, Listen
 
 from .clients import ClientConnection
+from .connection import Outlet
 from .pool import Engines
 
 CLOSE_S = 2.0
@@ -59,6 +60,7 @@ class OwnRelay:
 
     async def start(self) -> int:
         self.loop = asyncio.get_running_loop()
+        self.outlet = Outlet(self.loop)
         await self._engines.__aenter__()
         try:
             port = await self._serve_on(self._listen.port, on_leg_port=False)
@@ -109,10 +111,10 @@ class OwnRelay:
     def serve(self, client: Client) -> Coroutine[None, None, None]:
         return self._service.serve(client)
 
-    def direct(self, client: Client, body: bytes, over: Over) -> Direct | None:
+    def direct(self, client: NearClient, body: bytes, over: Over) -> Direct | None:
         if self._service.upstream is not self._engines:
             return None  # something stands between, which adds to what the engine gets
-        return self._service.direct(client, body, self._engines.line, over)
+        return self._service.direct(client, body, self._engines, over)
 
     def date(self) -> bytes:
         now = int(self._wall_s())

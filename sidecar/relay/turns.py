@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sidecar.http.client import Wait
 from sidecar.http.headers import Fields
@@ -166,6 +166,19 @@ class Turn:
         if self._frame is Frame.CHUNKS:
             return self._send(framing.chunk(data))
         return None if self._frame is Frame.NONE else self._send(data)
+
+    def relay(self, data: bytes) -> Wait | Literal[False]:
+        if self._frame is not Frame.CHUNKS or self._unsent:
+            return False
+        return self._wire.send(data)
+
+    def answer(self, status: int, reason: str, lines: bytes, body: bytes, *, dated: bool) -> Wait:
+        self.begun = self.ended = True
+        date = None if dated else self._wire.date()
+        head = framing.whole_head(
+            status, reason, lines, length=len(body), date=date, close=not self.keeps
+        )
+        return self._wire.send(head + body)
 
     def end(self) -> Wait:
         self.ended = True

@@ -5,6 +5,8 @@ bodies and those of other kinds pass unchanged.
 """
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from .redaction import BOM, JsonFilter, may_name
@@ -24,25 +26,17 @@ class Filter(Protocol):
         """The body is complete: what was held back."""
 
 
-def answer_filter(content_type: str, content_encoding: str) -> Filter:
-    """The filter for an engine's answer on its way to a client."""
+@lru_cache(maxsize=256)
+def answer_filter(content_type: str, content_encoding: str) -> Callable[[], Filter] | None:
+    """Makes the filter for an engine's answer on its way to a client; None for what passes as it
+    is."""
     kind = content_type.partition(";")[0].strip().lower()
     if content_encoding.strip().lower() in {"", "identity"}:
         if kind == "text/event-stream":
-            return EventFilter()
+            return EventFilter
         if kind == "application/json" or kind.endswith("+json"):
-            return JsonFilter()
-    return Untouched()
-
-
-class Untouched:
-    """Passes every byte."""
-
-    def feed(self, piece: bytes) -> bytes:
-        return piece
-
-    def finish(self) -> bytes:
-        return b""
+            return JsonFilter
+    return None
 
 
 class EventFilter:
@@ -54,6 +48,11 @@ class EventFilter:
         self._prefix: bytearray | None = bytearray()  # of the line; None once it is decided
         self._data: JsonFilter | None = None
         self._started = False
+
+    @property
+    def rests(self) -> bool:
+        """Whether it stands before a line and holds nothing back."""
+        return self._prefix is not None and not self._prefix and self._started
 
     def feed(self, piece: bytes) -> bytes:
         if (

@@ -245,7 +245,7 @@ def test_D11_parameters_are_the_ones_just_given_and_serve_one_leg() -> None:
 @pytest.mark.parametrize("size", [1, 3, 64, 100_000])
 @pytest.mark.parametrize("body", recorded("decode") + recorded("prefill"), ids=lambda b: b["id"])
 def test_D13_no_answer_shows_the_parameters(body: dict[str, Any], size: int) -> None:
-    """Protected by `answers.answer_filter`. Red when it returns `Untouched`."""
+    """Protected by `answers.answer_filter`. Red when it makes nothing for JSON."""
     text = compact(body)
     rest = compact({name: value for name, value in body.items() if name not in IN_ANSWER_NAMES})
     event = b"data: " + text + b"\n\ndata: [DONE]\n\n"
@@ -257,7 +257,9 @@ def test_D13_no_answer_shows_the_parameters(body: dict[str, Any], size: int) -> 
             b"data: " + rest + b"\n\ndata: [DONE]\n\n",
         ),
     ):
-        content = answer_filter(kind, "identity")
+        make = answer_filter(kind, "identity")
+        assert make is not None
+        content = make()
         pieces = (whole[at : at + size] for at in range(0, len(whole), size))
         assert b"".join([*map(content.feed, pieces), content.finish()]) == expected
 

@@ -154,7 +154,9 @@ def test_events_lose_the_member_and_nothing_else(
 ) -> None:
     lines = [(head, text.replace("\n", " ").replace("\r", " ")) for head, text in lines]
     body = "".join(f"{head}{text}{end}{end}" for head, text in lines).encode()
-    content = answer_filter("text/event-stream; charset=utf-8", "identity")
+    make = answer_filter("text/event-stream; charset=utf-8", "identity")
+    assert make is not None
+    content = make()
     passed = b"".join([*map(content.feed, cut(body, marks)), content.finish()])
     after = passed.split(end.encode() * 2)
     assert len(after) == len(lines) + 1
