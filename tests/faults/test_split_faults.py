@@ -165,6 +165,31 @@ def alarmed(desk: Desk) -> SplitAlarm:
     return alarm
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "split"),
+    [
+        ("/v1/completions", ask(LONG), True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, True),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 9}, True),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}, True),
+        ("/inference/v1/generate", {"token_ids": LONG}, True),
+        ("/v1/embeddings", {"input": "hi"}, False),
+        ("/v1/messages/count_tokens", {"messages": []}, False),
+        ("/tokenize", {"prompt": "hi"}, False),
+        ("/rerank", {"query": "hi", "documents": []}, False),
+    ],
+)
+async def test_D04_every_generative_api_is_split_and_no_other(
+    path: str, body: dict[str, Any], *, split: bool
+) -> None:
+    """Protected by `Parsed.whole`, which says no unless an API's parser knows better. Red when it
+    says yes: the sidecar would be asked to hand over what it knows no limits of."""
+    async with open_desk(roles=[D, P], split="always") as desk:
+        route = await desk.route({"model": "m", **body}, path=path)
+        assert bool(candidates(route)) == split
+        assert desk.witness.last.split == ("split" if split else "not-splittable")
+
+
 @pytest.mark.parametrize("state", ["not ready", "label missing", "gone"])
 async def test_D07_nobody_to_prefill_is_served_counted_and_told_at_a_limited_rate(
     state: str,
