@@ -35,6 +35,10 @@ from tests.manifests.rendered import Object, container, flags, of_kind, pods
 from tests.timing import scaled
 
 HOST = "127.0.0.1"
+Edit = Callable[[str], str]
+"""Changes a bootstrap."""
+GatewayOf = Callable[[int, list[str]], tuple[EnvoySettings, Edit]]
+"""Makes the gateway of a picker's port and the pods' addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,23 @@ class Pool:
                 await asyncio.sleep(0.05)
 
 
+def standalone(picker: int, _: list[str]) -> tuple[EnvoySettings, Edit]:
+    """The gateway of the overlay of this name, at other addresses."""
+    settings = EnvoySettings(
+        listen_port=0,
+        admin_port=0,
+        ext_proc_port=picker,
+        endpoints=[],
+        tls=True,
+        shape="original-dst",
+    )
+    return settings, str
+
+
 @asynccontextmanager
-async def served(objects: tuple[Object, ...], directory: Path) -> AsyncIterator[Pool]:
+async def served(
+    objects: tuple[Object, ...], directory: Path, envoy: GatewayOf = standalone
+) -> AsyncIterator[Pool]:
     """The rendered pool of prefill and decode pods, one of each, once requests can be served."""
     free = free_ports(8, random.Random())
     numbers = {"prefill": Ports(*free[:4]), "decode": Ports(*free[4:])}
@@ -102,16 +121,10 @@ async def served(objects: tuple[Object, ...], directory: Path) -> AsyncIterator[
         picker = await stack.enter_async_context(
             cluster_process(directory, *_picker(objects, numbers, server, redis, directory))
         )
-        settings = EnvoySettings(
-            listen_port=0,
-            admin_port=0,
-            ext_proc_port=picker.ports["grpc"],
-            endpoints=[],
-            tls=True,
-            shape="original-dst",
-        )
-        envoy = await stack.enter_async_context(gateway(directory, settings))
-        here = Pool(known, picker, envoy, pages)
+        addresses = [f"{HOST}:{ports.requests}" for ports in numbers.values()]
+        settings, edit = envoy(picker.ports["grpc"], addresses)
+        running_envoy = await stack.enter_async_context(gateway(directory, settings, edit=edit))
+        here = Pool(known, picker, running_envoy, pages)
         await picker.until_metric("llm_d_epp_ready_endpoints", 2)
         yield here
 
