@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.request.replica import MAX_REPLICA, new_ids, short_name
+from epp.request.replica import DRAWN, MAX_REPLICA, new_ids, short_name
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ def test_a_replicas_name_is_short_and_printable(pod: str | None, short: str) -> 
 
 def test_ids_carry_the_name_and_are_never_the_same() -> None:
     new_id = new_ids("epp-0")
-    first, second = new_id(), new_id()
-    assert first != second
+    first, *others = [new_id() for _ in range(3 * DRAWN)]
+    assert len({first, *others}) == 3 * DRAWN
     assert first.rpartition("-")[0] == "epp-0"
     assert len(first.rpartition("-")[2]) == 32
     assert len(new_ids()()) == 32
