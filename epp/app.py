@@ -10,25 +10,25 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 import uvloop
 
 from epp import listening, readiness
-from epp.admin_port import admin_port
 from epp.config.serve import ServeSettings
 from epp.deciding import director_of
 from epp.errors import ConfigError
-from epp.observe import admin, logs
+from epp.observe import logs
 from epp.observe.health import Health, serve_health
 from epp.picker import Picker, clock, tell_notes
-from epp.request.director import PickDirector
+from epp.request.exchange import Director
 from epp.request.offload import Offload
 from epp.request.transport import grpc as transport
 from epp.request.transport import tls
 from epp.request.transport.certificate import Certificate
 from epp.request.transport.limits import TransportLimits
+from epp.served import Served, served
 from epp.stores import Place
 
 QUIET_S = 2.0
@@ -60,26 +60,28 @@ async def serve(
     """Serve until SIGTERM, SIGINT or `stop`. `place`: as one of several workers, with its pages on
     loopback. Raises EppError when it cannot start."""
     stop = stop or asyncio.Event()
-    picker = Picker(settings, place)
-    tell_notes(picker.live.built)
-    picker.load_members()
+    what = served(settings, place)
+    for picker in what.pickers:
+        tell_notes(picker.live.built)
+        picker.load_members()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with _parts(picker, alone=place is None) as (shell, ports):
+    health = Health()
+    async with _parts(what, health, alone=place is None) as (shell, ports):
         bound = {name: getattr(ports, name) for name in Ports.__slots__}
         if place is None:
             log.info("serving", **bound)
         else:
-            await readiness.soon(picker, stop)
+            await readiness.soon(what.pickers[0], stop)
             log.info("worker serves", worker=place.number, **bound)
         started(ports)
-        await readiness.warmed(picker, stop)
-        await readiness.known(picker, stop)
+        ready = readiness.Ready(what.pickers, health)
+        await ready.begin(stop)
         async with listening.task_group() as tasks:
-            tasks.create_task(readiness.follow(picker))
+            tasks.create_task(ready.keep())
             await stop.wait()
-        await _leave(picker.health, shell, settings.drain_timeout_s)
+        await _leave(health, shell, settings.drain_timeout_s)
     log.info("stopped")
 
 
@@ -95,75 +97,84 @@ async def _leave(health: Health, shell: transport.ExtProcServer, drain_s: float)
 
 @asynccontextmanager
 async def _parts(
-    picker: Picker, *, alone: bool
+    what: Served, health: Health, *, alone: bool
 ) -> AsyncIterator[tuple[transport.ExtProcServer, Ports]]:
     """Everything that runs, in the order in which it must start; it stops in reverse."""
-    settings = picker.settings
+    settings = what.settings
     async with AsyncExitStack() as stack:
-        await picker.ways.start()
-        stack.push_async_callback(picker.ways.close)
-        offload = stack.enter_context(Offload())
-        picker.members.open()
-        stack.push_async_callback(picker.members.close)
+        for picker in what.pickers:
+            await picker.ways.start()
+            stack.push_async_callback(picker.ways.close)
+        offload = what.metrics.offload = stack.enter_context(Offload())
+        for picker in what.pickers:
+            picker.members.open()
+            stack.push_async_callback(picker.members.close)
         session = await stack.enter_async_context(listening.client())
         tasks = await stack.enter_async_context(listening.task_group())
-        director = director_of(picker, session, offload, tasks.create_task)
-        shell = await stack.enter_async_context(_ext_proc(picker, director, tasks, alone=alone))
+        directors = [
+            director_of(picker, session, offload, tasks.create_task) for picker in what.pickers
+        ]
+        serving = _ext_proc(what, what.director(directors), health, tasks, alone=alone)
+        shell = await stack.enter_async_context(serving)
         host = settings.host if alone else "127.0.0.1"
-        health = await stack.enter_async_context(
-            serve_health(picker.health, host=host, port=settings.grpc_health_port)
+        health_port = await stack.enter_async_context(
+            serve_health(health, host=host, port=settings.grpc_health_port)
         )
-        numbers = admin.metrics_app(picker.metrics, clock=clock)
         metrics = await stack.enter_async_context(
-            listening.pages(numbers, host, settings.metrics_port)
+            listening.pages(what.numbers(), host, settings.metrics_port)
         )
-        debug = admin_port(picker, director, clock=clock)
         debug_port = await stack.enter_async_context(
-            listening.pages(debug, settings.admin_host, settings.admin_port)
+            listening.pages(what.pages(directors), settings.admin_host, settings.admin_port)
         )
-        for work in (
-            picker.members.run,
-            picker.tick,
-            picker.look,
-            picker.scraper.run,
-            picker.model_pages.run,
-        ):
-            tasks.create_task(work())
-        for stream in picker.ways.reader.streams:
-            tasks.create_task(picker.follow_log(stream))
-        for part in (
-            picker.reload,
-            picker.objectives_reload,
-            picker.seal_reload,
-            picker.sharing,
-            picker.plain,
-        ):
-            if part is not None:
-                tasks.create_task(part.run())
+        for picker in what.pickers:
+            _start(picker, tasks)
         yield (
             shell,
             Ports(
                 grpc=shell.port,
-                health=health,
+                health=health_port,
                 metrics=metrics,
                 admin=debug_port,
-                state=picker.ways.state_port,
+                state=what.pickers[0].ways.state_port,
             ),
         )
 
 
+def _start(picker: Picker, tasks: asyncio.TaskGroup) -> None:
+    """What keeps one pool as it is."""
+    for work in (
+        picker.members.run,
+        picker.tick,
+        picker.look,
+        picker.scraper.run,
+        picker.model_pages.run,
+    ):
+        tasks.create_task(work())
+    for stream in picker.ways.reader.streams:
+        tasks.create_task(picker.follow_log(stream))
+    for part in (
+        picker.reload,
+        picker.objectives_reload,
+        picker.seal_reload,
+        picker.sharing,
+        picker.plain,
+    ):
+        if part is not None:
+            tasks.create_task(part.run())
+
+
 @asynccontextmanager
 async def _ext_proc(
-    picker: Picker, director: PickDirector, tasks: asyncio.TaskGroup, *, alone: bool
+    what: Served, director: Director, health: Health, tasks: asyncio.TaskGroup, *, alone: bool
 ) -> AsyncIterator[transport.ExtProcServer]:
     """The gateways' port, which is shared with other workers unless we are alone.
 
     Raises ConfigError for a certificate that cannot work.
     """
-    settings, metrics = picker.settings, picker.metrics
-    credentials, certificate = None, None
+    settings, metrics = what.settings, what.metrics
+    credentials = None
     if settings.secure_serving and settings.cert_path and settings.enable_cert_reload:
-        certificate = Certificate(settings.cert_path)
+        certificate = metrics.certificate = Certificate(settings.cert_path)
         credentials = certificate.credentials()
         tasks.create_task(certificate.follow(_certificate_changed))
     elif settings.secure_serving:
@@ -180,11 +191,12 @@ async def _ext_proc(
             max_send_bytes=settings.grpc_max_send_msg_size,
         ),
         shared=not alone,
-        handlers=[picker.health.handler()],
+        several_pools=what.several,
+        handlers=[health.handler()],
         on_end=metrics.time_streams() if settings.enable_grpc_stream_metrics else None,
     )
     async with serving as shell:
-        metrics.sources = replace(metrics.sources, streams=shell.counts, certificate=certificate)
+        metrics.streams = shell.counts
         yield shell
 
 

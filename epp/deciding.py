@@ -39,7 +39,6 @@ def director_of(
         picker.metrics.sources,
         pool=picker.pool,
         tokens=tokens,
-        offload=offload,
         switch=picker.switch,
         config=picker.reload,
         objectives=picker.objectives_reload,

@@ -81,6 +81,14 @@ class ModelNotFound(Refusal):
     code = "NotFound"
 
 
+class PoolNotFound(Refusal):
+    """One picker serves several pools, and this request is for none of them."""
+
+    reason = "pool_not_found"
+    status = 404
+    code = "NotFound"
+
+
 class TooSlow(Refusal):
     """The client stopped sending its body. The reference knows no such code, nor the next two."""
 

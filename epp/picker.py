@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Collection
 from functools import partial
-from importlib.metadata import version
 
 import structlog
 
@@ -21,7 +20,6 @@ from epp.framework import EndpointId, PoolId, Role
 from epp.members import Members
 from epp.observe.alarm import SplitAlarm
 from epp.observe.explain import Explain
-from epp.observe.health import Health
 from epp.observe.metrics import Metrics, Sources
 from epp.observe.state_numbers import StateNumbers
 from epp.observe.watch import CHECK_S, Watch
@@ -115,7 +113,8 @@ class Picker:
             told=self._tell_models,
             clock=clock,
         )
-        self.health = Health()
+        self.ready = False
+        """Whether there is a pool to choose from; see `epp.readiness`."""
         self.explain = Explain(
             wall=lambda: time.time_ns() / 1e9, replica=short_name(settings.pod_name)
         )
@@ -123,7 +122,6 @@ class Picker:
         self.sharing = self._shared()
         self.watch = Watch(self.pool, connected=lambda: self.ways.reader.connected)
         self.metrics = Metrics(
-            version=version("gie-epp"),
             namespace=settings.pool_namespace,
             sources=Sources(
                 state=StateNumbers(

@@ -7,6 +7,10 @@ Sources: Gateway API Inference Extension, endpoint picker protocol (proposal 004
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 EXT_PROC_METHOD = f"/{EXT_PROC_SERVICE}/Process"
 
+POOL_METADATA = "x-epp-pool"
+"""Metadata of an ext_proc stream that names its pool, where one picker serves several: a route's
+`grpc_initial_metadata`, which no client can send."""
+
 HEALTH_SERVICES = ("", "liveness", "readiness", EXT_PROC_SERVICE, "inference-extension")
 """Services that grpc.health.v1 answers for; every other name is unknown."""
 

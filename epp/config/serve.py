@@ -47,6 +47,11 @@ class ServeSettings(BaseModel):
     pod_name: Annotated[str | None, Env("POD_NAME")] = Field(
         None, description="Name of this replica, for logs; its end begins the ids of decisions."
     )
+    pools_file: Path | None = Field(
+        None,
+        description="YAML or JSON file of several pools that this one picker serves, each with the "
+        "names under which clients reach it and with flags of its own; see docs/operations.md.",
+    )
     endpoints_file: Path | None = Field(
         None,
         description="Watched YAML or JSON file that lists the endpoints. Without one, and without "
@@ -282,6 +287,8 @@ class ServeSettings(BaseModel):
             raise ValueError("a state port off loopback needs --state-token-file")
         if not is_loopback(self.admin_host) and not self.admin_token_file:
             raise ValueError("an admin port off loopback needs --admin-token-file")
+        if self.pools_file is not None and self.workers > 1:
+            raise ValueError("--pools-file and --workers exclude each other: add replicas instead")
         if self.config_file is not None and self.config_text is not None:
             raise ValueError("--config-file and --config-text exclude each other")
         configured = self.config_file is not None or self.config_text is not None
@@ -335,7 +342,7 @@ def serve_settings(values: dict[str, object]) -> ServeSettings:
     try:
         return ServeSettings.model_validate({k: v for k, v in values.items() if v is not None})
     except ValidationError as error:
-        raise ConfigError("", "; ".join(_fault(entry) for entry in error.errors())) from None
+        raise ConfigError("", "; ".join(fault_of(entry) for entry in error.errors())) from None
 
 
 def flag_of(field: str) -> str:
@@ -343,7 +350,8 @@ def flag_of(field: str) -> str:
     return "--" + field.removesuffix("_s").replace("_", "-")
 
 
-def _fault(entry: object) -> str:
+def fault_of(entry: object) -> str:
+    """A sentence for one of a ValidationError's `errors`."""
     assert isinstance(entry, dict)
     if not entry["loc"]:
         return str(entry["msg"]).removeprefix("Value error, ")

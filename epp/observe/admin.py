@@ -6,7 +6,7 @@ is posted must be JSON, which no web page can send across origins unasked.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -18,7 +18,9 @@ from epp.state.pool import PoolState
 from . import overview, probe
 from .bearer import bearer
 from .explain import MAX_DECISIONS, Explain
+from .merge import merged
 from .metrics import Metrics
+from .process import ProcessMetrics
 from .state_numbers import StateNumbers
 
 DEFAULT_DECISIONS = 50
@@ -41,17 +43,52 @@ class _Change(msgspec.Struct):
     mode: str
 
 
-def metrics_app(metrics: Metrics, *, clock: Callable[[], float]) -> web.Application:
-    """`/metrics` and `/healthz`."""
+def metrics_app(
+    process: ProcessMetrics,
+    pools: Mapping[str, Metrics],
+    *,
+    label: str | None = None,
+    clock: Callable[[], float],
+) -> web.Application:
+    """`/metrics` and `/healthz`. `pools`: by their names, which `label` is given in each of their
+    series; None: there is one, which need not be named."""
+
+    def text() -> str:
+        pages = {name: metrics.text().decode() for name, metrics in pools.items()}
+        if label is None:
+            return process.text().decode() + "".join(pages.values())
+        return merged(label, {"": process.text().decode(), **pages})
 
     async def page(_: web.Request) -> web.Response:
-        metrics.refresh(clock())
-        text = await asyncio.to_thread(metrics.text)
-        return web.Response(body=text, headers={"content-type": TEXT_FORMAT})
+        process.refresh()
+        for metrics in pools.values():
+            metrics.refresh(clock())
+        return web.Response(
+            body=(await asyncio.to_thread(text)).encode(), headers={"content-type": TEXT_FORMAT}
+        )
 
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_get("/metrics", page)
     app.router.add_get("/healthz", _alive)
+    return app
+
+
+def pools_app(apps: Mapping[str, web.Application], *, token: str | None) -> web.Application:
+    """The pages of several pools, each below `/pools/<name>`, and `/pools`, which names them.
+
+    `token`: as `admin_app` has it; the pools' own pages ask for theirs.
+    """
+
+    async def names(_: web.Request) -> web.Response:
+        return _json({"pools": [{"name": name, "pages": f"/pools/{name}"} for name in apps]})
+
+    app = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[] if token is None else [bearer(token)]
+    )
+    app.router.add_get("/pools", names)
+    app.router.add_get("/healthz", _alive)
+    for name, pages in apps.items():
+        app.add_subapp(f"/pools/{name}", pages)
     return app
 
 

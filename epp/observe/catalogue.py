@@ -104,6 +104,12 @@ FAMILIES = (
         _STREAM,
     ),
     Family(
+        "epp_unknown_pool_total",
+        _C,
+        (),
+        "Requests for a pool that is not served, which got 404; only with --pools-file.",
+    ),
+    Family(
         "epp_certificate_changes_total",
         _C,
         ("result",),

@@ -6,7 +6,7 @@ thread, so that a scrape neither races with the state path nor holds up requests
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,18 +40,6 @@ _REFUSED = ("", "", "default-flow", "0")
 """Labels of a request that was refused: nothing is known of it."""
 
 
-class StreamNumbers(Protocol):
-    """What the transport counts; see `epp.request.transport.grpc.StreamCounts`."""
-
-    started: int
-    live: int
-    routed: int
-    late: int
-    backstops: int
-    faults: int
-    aborted: dict[str, int]
-
-
 class TokenNumbers(Protocol):
     """What tokenizing counts; see `epp.request.tokens.Tokens`."""
 
@@ -71,11 +59,6 @@ class TokenNumbers(Protocol):
     def stepped_down(self) -> dict[str, int]: ...
 
 
-class OffloadNumbers(Protocol):
-    pending: int
-    refused: int
-
-
 class AttemptNumbers(Protocol):
     forgotten: int
 
@@ -87,13 +70,6 @@ class ModeNumbers(Protocol):
     def mode(self) -> str: ...
     @property
     def modes(self) -> tuple[str, ...]: ...
-
-
-class CertificateNumbers(Protocol):
-    """What became of changed files; see `epp.request.transport.certificate`."""
-
-    taken: int
-    refused: int
 
 
 class ConfigNumbers(Protocol):
@@ -110,11 +86,8 @@ class Sources:
 
     pool: PoolState | None = None
     state: StateNumbers = field(default_factory=StateNumbers)
-    streams: StreamNumbers | None = None
     tokens: TokenNumbers | None = None
-    offload: OffloadNumbers | None = None
     switch: ModeNumbers | None = None
-    certificate: CertificateNumbers | None = None
     config: ConfigNumbers | None = None
     objectives: ConfigNumbers | None = None
     attempts: AttemptNumbers | None = None
@@ -134,14 +107,11 @@ _PARTS = {
 class Metrics(Collector):
     """The registry and an observer of decisions. Belongs to one event loop."""
 
-    def __init__(
-        self, *, version: str, namespace: str = "", sources: Sources | None = None
-    ) -> None:
+    def __init__(self, *, namespace: str = "", sources: Sources | None = None) -> None:
         """`namespace` of the pool, for the reference's labels."""
         self.registry = CollectorRegistry()
         self.sources = sources or Sources()
         self.meters = AnswerMeters(self.registry)
-        self._version = version
         self._namespace = namespace
         self._labels = LabelSets()
         self._counted: dict[str, Labelled] = {}
@@ -243,10 +213,6 @@ class Metrics(Collector):
         counts = self._counted[name] = Tally()
         return counts
 
-    def time_streams(self) -> Callable[[float], None]:
-        """Begin to expose how long streams were open; gives what is told the seconds of each."""
-        return _histogram("llm_d_epp_extproc_stream_duration_seconds", self.registry).observe
-
     # Read by a scrape
 
     def refresh(self, now: float) -> None:
@@ -262,7 +228,6 @@ class Metrics(Collector):
 
     def _copy(self, now: float) -> Iterator[Metric]:
         sources = self.sources
-        yield _family("llm_d_epp_info", [((self._version,), 1)])
         for name, counts in self._counted.items():
             yield _family(name, ((labels, float(count)) for labels, count in counts.items()))
         if sources.pool is not None:
@@ -270,8 +235,6 @@ class Metrics(Collector):
             yield from sources.state.pool(sources.pool, members)
             yield from self._members(members)
         yield from sources.state.others(now)
-        if sources.streams is not None:
-            yield from _streams(sources.streams)
         if sources.tokens is not None:
             yield _family("epp_token_lookups_total", tally(sources.tokens.counts))
             yield _family("epp_token_calls_inflight", [((), sources.tokens.calls)])
@@ -280,12 +243,6 @@ class Metrics(Collector):
             yield _family("epp_token_text_bytes_total", tally(sources.tokens.text_bytes))
             yield _family("epp_token_blocks_missed_total", [((), sources.tokens.missed)])
             yield _family("epp_token_models_stepped_down", tally(sources.tokens.stepped_down))
-        if sources.offload is not None:
-            yield _family("epp_offload_pending", [((), sources.offload.pending)])
-            yield _family("epp_offload_refused_total", [((), sources.offload.refused)])
-        if sources.certificate is not None:
-            changes = {"taken": sources.certificate.taken, "refused": sources.certificate.refused}
-            yield _family("epp_certificate_changes_total", tally(changes))
         for what, file in (("config", sources.config), ("objectives", sources.objectives)):
             if file is not None:
                 changes = {"taken": file.taken, "refused": file.refused}
@@ -316,22 +273,6 @@ class Metrics(Collector):
             labels = ("success", target, ident.name, self._namespace, str(ident.port))
             yield labels, float(count)
         yield ("failure", "", "", "", ""), float(self._nobody)
-
-
-def _streams(streams: StreamNumbers) -> Iterator[Metric]:
-    aborted = sum(streams.aborted.values())
-    ended = streams.started - streams.live - aborted
-    codes = [(("OK",), float(ended)), *tally(streams.aborted)]
-    yield _family("llm_d_epp_extproc_streams_inflight", [((), streams.live)])
-    yield _family("llm_d_epp_extproc_streams_total", codes)
-    events = {
-        "started": streams.started,
-        "routed": streams.routed,
-        "late": streams.late,
-        "backstop": streams.backstops,
-        "fault": streams.faults,
-    }
-    yield _family("epp_stream_events_total", tally(events))
 
 
 def _counter(name: str, registry: CollectorRegistry) -> Counter:

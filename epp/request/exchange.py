@@ -26,6 +26,8 @@ class Arrival:
     """The request has a body, but the gateway keeps it to itself (request body mode NONE)."""
     subset: tuple[str, ...] | None = None
     """Endpoints the gateway allows (`ip:port` or `ip`); None: all, empty: nobody."""
+    pool: str | None = None
+    """The pool that the gateway means; None where it says nothing of that."""
     answer_shown: bool = False
     """The gateway will show us the answer's body."""
 

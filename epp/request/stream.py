@@ -61,6 +61,8 @@ class Stream:
     new_id: Callable[[], str]
     """Names a request that carries no `x-request-id`."""
     max_request_bytes: int = MAX_REQUEST_BYTES
+    pool: str | None = None
+    """The pool that the gateway means, where it says so."""
     _phase: _Phase = field(default=_Phase.OPEN, init=False)
     _request_mode: int = field(default=pb.NONE, init=False)
     _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
@@ -255,6 +257,7 @@ class Stream:
             has_body=has_body,
             body_hidden=body_hidden,
             subset=self._subset,
+            pool=self.pool,
             answer_shown=self._answer.mode != pb.NONE,
         )
         return (Decide(self._arrival),)

@@ -16,8 +16,8 @@ from aiohttp import web
 from epp.observe.admin import MAX_BODY_BYTES, TEXT_FORMAT
 from epp.observe.bearer import bearer
 from epp.observe.explain import MAX_DECISIONS
+from epp.observe.merge import merged
 
-from .merge import merged
 from .process import Worker
 
 ASK_S = 5.0
@@ -70,7 +70,7 @@ def metrics_app(workers: Sequence[Worker], asking: Asking) -> web.Application:
     async def page(_: web.Request) -> web.Response:
         pages = await asking.every("metrics", "/metrics")
         texts = {number: body.decode() for number, body in pages.items()}
-        text = await asyncio.to_thread(merged, texts)
+        text = await asyncio.to_thread(merged, "worker", texts)
         return web.Response(
             body=(_own(workers) + text).encode(), headers={"content-type": TEXT_FORMAT}
         )

@@ -8,6 +8,7 @@ from epp.framework import Role
 from epp.observe import admin
 from epp.observe.explain import Explain
 from epp.observe.metrics import Metrics, Sources
+from epp.observe.process import ProcessMetrics
 from epp.observe.state_numbers import StateNumbers
 from epp.request.plan.live import Built
 from epp.request.tokens import Tokenizer
@@ -24,21 +25,26 @@ async def watched(
 ) -> AsyncIterator[tuple[Desk, Metrics, Explain]]:
     """A desk whose director is watched as in `epp serve`."""
     async with open_desk(count, roles=roles, built=built, tokenizer=tokenizer) as desk:
-        streams = StreamCounts(started=5, live=2, routed=3)
-        streams.aborted["UNAVAILABLE"] = 1
         sources = Sources(
             pool=desk.pool,
-            streams=streams,
             tokens=desk.tokens,
-            offload=desk.offload,
             switch=desk.switch,
         )
-        metrics = Metrics(version="1.2", sources=sources)
+        metrics = Metrics(sources=sources)
         explain = Explain(wall=lambda: 1_700_000_000.0, replica="epp-0")
         desk.pool.on_done.append(metrics.done)
         desk.director._observers = (metrics, explain)
         desk.director._meters = metrics.meters
         yield desk, metrics, explain
+
+
+def process_of(desk: Desk) -> ProcessMetrics:
+    """The numbers of a process with this desk, which has served streams."""
+    process = ProcessMetrics(version="1.2")
+    process.streams = streams = StreamCounts(started=5, live=2, routed=3)
+    streams.aborted["UNAVAILABLE"] = 1
+    process.offload = desk.offload
+    return process
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 from epp import protocol
 from epp.observe import admin
 from tests.fakes.desk import Desk, ask
-from tests.fakes.watched import admin_pages, watched
+from tests.fakes.watched import admin_pages, process_of, watched
 
 TOKEN = "s3cret-s3cret-s3cret"
 PROBE = "/v1/routing/probe"
@@ -22,7 +22,7 @@ async def pages(
 ) -> AsyncIterator[tuple[Desk, str, str, aiohttp.ClientSession]]:
     """A watched desk, the base URLs of its admin and metrics ports, and a client."""
     async with watched() as (desk, metrics, explain):
-        app = admin.metrics_app(metrics, clock=desk.clock)
+        app = admin.metrics_app(process_of(desk), {"pool": metrics}, clock=desk.clock)
         async with (
             admin_pages(desk, explain, token=token) as base,
             admin.serve(app, "127.0.0.1", 0) as port,

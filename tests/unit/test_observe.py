@@ -19,7 +19,7 @@ from epp.observe.state_numbers import StateNumbers
 from epp.request.attempts import Attempts
 from epp.state.records import Done, Outcome
 from tests.fakes.desk import Desk, ask, open_desk, post
-from tests.fakes.watched import watched
+from tests.fakes.watched import process_of, watched
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -40,11 +40,14 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
 
 async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
     async with watched() as (desk, metrics, _):
-        metrics.time_streams()(1.0)
+        process = process_of(desk)
+        process.time_streams()(1.0)
+        process.certificate = SimpleNamespace(taken=2, refused=1)
+        process.pools = SimpleNamespace(unknown=3)
+        process.refresh()
         standing = SimpleNamespace(synced=True, heard_at=desk.now - 1, counts=Counter(lists=1))
         metrics.sources = replace(
             metrics.sources,
-            certificate=SimpleNamespace(taken=2, refused=1),
             config=SimpleNamespace(taken=2, refused=1, current=False),
             objectives=SimpleNamespace(taken=2, refused=1, current=True),
             attempts=Attempts(),
@@ -70,7 +73,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
         metrics.failed("score")
         desk.pool.counts["record-gap"] += 1
         metrics.refresh(desk.now)
-        text = metrics.text().decode()
+        text = process.text().decode() + metrics.text().decode()
     for family in catalogue.FAMILIES:
         short = family.name.removesuffix("_total")
         assert f"# HELP {short}" in text, family.name
@@ -114,11 +117,19 @@ async def test_decisions_refusals_and_answers_are_counted() -> None:
     assert samples['epp_decisions_total{rung="load_only",why="unscored"}'] == 1
     assert samples["llm_d_epp_scheduler_e2e_duration_seconds_count"] == 2
     assert samples['llm_d_epp_ready_endpoints{name="pool"}'] == 2
-    assert samples['llm_d_epp_extproc_streams_total{code="OK"}'] == 2
-    assert samples['llm_d_epp_extproc_streams_total{code="UNAVAILABLE"}'] == 1
     assert samples['epp_mode{mode="normal"}'] == 1
     assert samples['epp_mode{mode="random"}'] == 0
-    assert samples['llm_d_epp_info{version="1.2"}'] == 1
+
+
+async def test_streams_are_counted_for_the_whole_process() -> None:
+    async with watched() as (desk, _, _):
+        process = process_of(desk)
+        process.refresh()
+        told = process.text().decode().splitlines()
+    assert 'llm_d_epp_extproc_streams_total{code="OK"} 2.0' in told
+    assert 'llm_d_epp_extproc_streams_total{code="UNAVAILABLE"} 1.0' in told
+    assert 'llm_d_epp_info{version="1.2"} 1.0' in told
+    assert not [line for line in told if line.startswith("epp_unknown_pool_total")]
 
 
 async def test_what_is_not_known_is_absent_not_zero() -> None:
@@ -258,7 +269,7 @@ def test_labels_lose_their_fairness_ids_before_their_models() -> None:
 
 
 async def test_a_thousand_and_one_models_make_a_thousand_series() -> None:
-    metrics = Metrics(version="1")
+    metrics = Metrics()
     async with open_desk(1) as desk:
         await desk.route(ask())
         decision = desk.witness.last

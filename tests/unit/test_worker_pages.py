@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.workers.merge import merged
+from epp.observe.merge import merged
 
 ONE = """# HELP a_total Things.
 # TYPE a_total counter
@@ -30,7 +30,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 
 def test_every_series_says_whose_it_is_and_each_family_stands_once() -> None:
-    text = merged({"0": ONE, "1": TWO})
+    text = merged("worker", {"0": ONE, "1": TWO})
     assert text.count("# TYPE b gauge") == 1
     assert text.count("# HELP b ") == 1
     values = samples(text)
@@ -42,17 +42,17 @@ def test_every_series_says_whose_it_is_and_each_family_stands_once() -> None:
 
 
 def test_a_family_stands_together_whatever_page_has_it_first() -> None:
-    lines = merged({"0": ONE, "1": TWO}).splitlines()
+    lines = merged("worker", {"0": ONE, "1": TWO}).splitlines()
     families = [line.split("{")[0] for line in lines if not line.startswith("#")]
     assert families == sorted(families)
 
 
 def test_histograms_keep_their_buckets() -> None:
     page = '# TYPE h histogram\nh_bucket{le="+Inf"} 2.0\nh_count 2.0\nh_sum 3.0\n'
-    text = merged({"3": page})
+    text = merged("worker", {"3": page})
     assert 'h_bucket{worker="3",le="+Inf"} 2.0' in text
     assert 'h_sum{worker="3"} 3.0' in text
 
 
 def test_no_page_at_all_is_an_empty_one() -> None:
-    assert merged({}).strip() == ""
+    assert merged("worker", {}).strip() == ""

@@ -49,14 +49,18 @@ async def serve(
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     on_end: Callable[[float], None] | None = None,
     shared: bool = False,
+    several_pools: bool = False,
 ) -> AsyncIterator["ExtProcServer"]:
     """Serve ext_proc, and `handlers` beside it, while the context is open.
 
     Without `credentials` in plaintext. Port 0 takes a free one. `on_end` is told the seconds that
-    each stream lasted. `shared`: other processes of ours listen there too. Leaving the context cuts
-    what `drain` has left. Raises EppError when the port cannot be had.
+    each stream lasted. `shared`: other processes of ours listen there too. `several_pools`: the
+    metadata of a stream may name the pool that it is for. Leaving the context cuts what `drain` has
+    left. Raises EppError when the port cannot be had.
     """
-    shell = ExtProcServer(director, limits or TransportLimits(), new_id, on_end)
+    shell = ExtProcServer(
+        director, limits or TransportLimits(), new_id, on_end, several_pools=several_pools
+    )
     server = shell.build([*handlers, shell.handler()], shared=shared)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -82,6 +86,8 @@ class ExtProcServer:
         limits: TransportLimits,
         new_id: Callable[[], str],
         on_end: Callable[[float], None] | None,
+        *,
+        several_pools: bool = False,
     ) -> None:
         self.counts = StreamCounts()
         self.budget = ByteBudget(limits.max_total_bytes)
@@ -90,6 +96,7 @@ class ExtProcServer:
         self._limits = limits
         self._new_id = new_id
         self._on_end = on_end
+        self._several_pools = several_pools
         self._last_came = -math.inf
         self._ended = asyncio.Event()
         self._server: aio.Server | None = None
@@ -182,7 +189,10 @@ class ExtProcServer:
     async def _converse(self, context: Context) -> Finish | Abort:
         limits = self._limits
         stream = Stream(
-            budget=self.budget, new_id=self._new_id, max_request_bytes=limits.max_request_bytes
+            budget=self.budget,
+            new_id=self._new_id,
+            max_request_bytes=limits.max_request_bytes,
+            pool=_named_pool(context) if self._several_pools else None,
         )
         conversation = Conversation(stream, context, self._decide, self.counts, limits.pace)
         ending: Finish | Abort = Finish()
@@ -212,3 +222,11 @@ class ExtProcServer:
             self.counts.faults += 1
             log.exception("decision failed")
             return Abort(Code.UNAVAILABLE, "internal fault")
+
+
+def _named_pool(context: Context) -> str | None:
+    """The pool that the gateway means, by the metadata of its stream."""
+    for key, value in context.invocation_metadata() or ():
+        if key == protocol.POOL_METADATA and isinstance(value, str):
+            return value
+    return None
