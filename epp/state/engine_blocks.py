@@ -151,6 +151,13 @@ class EngineBlocks:
                     tier.held += 1
         return self.apply(())
 
+    def take(self, other: "EngineBlocks") -> Delta:
+        """Forget everything and hold what `other` does, which is of no use afterwards. However much
+        that is, it is one step and the list of what is present."""
+        self._forget()
+        self._tiers = other._tiers
+        return self.apply(())
+
     def _store(self, event: BlockStored) -> None:
         name, group, kind = _tier_name(event.medium), event.group_idx or 0, event.kv_cache_spec_kind
         credited = group == 0 if kind is None else kind in FULL_ATTENTION

@@ -222,7 +222,7 @@ class ModelSidecar:
             blocks=0,
         )
 
-    def _resume(self, memory: bytes) -> None:
+    async def _resume(self, memory: bytes) -> None:
         entries = Entries.unpack(memory)
         self.mirror.resume(entries, entries.engine_seq)
 

@@ -32,6 +32,10 @@ STEPS = st.one_of(
 )
 
 
+async def nothing(_: bytes) -> None:
+    """No memory is of use here."""
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(STEPS, max_size=40),
@@ -55,7 +59,7 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
             TEMPO,
             outbox=outbox,
             kept=lambda: Kept(present=sorted(truth), tiers={}, pack=bytes, blocks=0),
-            resume=lambda _: None,
+            resume=nothing,
             recalled=asyncio.Event(),
             status=lambda: EngineStatus(ready=True),
             start_ms=lambda: life,

@@ -44,7 +44,7 @@ class Bench:
             kept=lambda: Kept(
                 present=sorted(self.keys), tiers={}, pack=self.pack, blocks=self.blocks
             ),
-            resume=self.resumed.append,
+            resume=self.resume,
             recalled=self.recalled,
             status=lambda: self.status,
             start_ms=lambda: self.life,
@@ -53,6 +53,9 @@ class Bench:
             clock=lambda: asyncio.get_running_loop().time(),
             rng=random.Random(1),
         )
+
+    async def resume(self, memory: bytes) -> None:
+        self.resumed.append(memory)
 
     def pack(self) -> bytes:
         self.packed_in.add(threading.get_ident())

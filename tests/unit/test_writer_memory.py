@@ -1,5 +1,7 @@
 """A writer's memory: what goes into the blob, what is refused, what a restarted mirror believes."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,8 @@ from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries, EntriesError, Run, Tail
 from epp.state.events import Frame
 from epp.state.writing.cache import CacheMirror
+from epp.state.writing.chronicle import READ_AT_ONCE, Chronicle
+from epp.state.writing.life import Life
 from tests.fakes.kv_publisher import payload, removed, removed_map, stored, stored_map
 
 PROMPT = list(range(1000, 1512))
@@ -167,11 +171,14 @@ def before() -> Entries:
 
 
 @pytest.mark.parametrize("model_first", [True, False])
-def test_a_memory_is_told_once_the_next_message_proves_it(model_first: bool) -> None:
+@pytest.mark.parametrize("made_beforehand", [True, False])
+def test_a_memory_is_told_once_the_next_message_proves_it(
+    model_first: bool, made_beforehand: bool
+) -> None:
     cache, deltas = mirror()
     if model_first:
         cache.serve("m")
-    assert cache.resume(before(), 1)
+    assert cache.resume(before(), 1, cache.grown(before()) if made_beforehand else None)
     if not model_first:
         cache.serve("m")
     assert cache.unproven
@@ -236,3 +243,43 @@ def test_runs_and_tails_are_plain_values() -> None:
     found = entries.freeze(None).entries()
     assert found.runs == (Run("GPU", 0, seed_of("m"), 1),)
     assert [replace(tail, tokens=b"") for tail in found.tails] == [Tail(0, None, b"", b"")]
+
+
+class Noted(CacheMirror):
+    """Notes in which thread the blocks of a memory are made, and calls `then` there."""
+
+    thread = 0
+    then: Callable[[], None] = staticmethod(lambda: None)
+
+    def grown(self, entries: Entries) -> EngineBlocks:
+        self.thread = threading.get_ident()
+        self.then()
+        return super().grown(entries)
+
+
+def chronicle() -> tuple[Chronicle, Noted]:
+    made = Chronicle(Noted, Life(7))
+    assert isinstance(made.mirror, Noted)
+    made.mirror.serve("m")
+    return made, made.mirror
+
+
+@pytest.mark.parametrize("large", [True, False])
+async def test_only_a_large_memory_is_read_in_a_thread(large: bool) -> None:
+    entries = held(*range(512)) if large else held()
+    for at in range(0, 5_120 if large else 0, 512):
+        entries.apply([stored([2**62 + at + n for n in range(512)], [at + 7] * 512, 1)])
+    said = entries.freeze(1).entries().pack()
+    assert (len(said) > READ_AT_ONCE) is large
+    writer, cache = chronicle()
+    await writer.resume(said)
+    assert (cache.thread != threading.get_ident()) is large
+    writer.frame(frame(2, removed_map([99_999])))
+    assert set(KEYS) <= set(cache.present())
+
+
+async def test_a_memory_of_a_life_that_ended_while_it_was_read_is_dropped() -> None:
+    writer, cache = chronicle()
+    cache.then = lambda: setattr(writer.life, "start_ms", 8)
+    await writer.resume(before().pack())
+    assert not cache.unproven

@@ -55,6 +55,8 @@ class CacheMirror:
         self._sequencer = Sequencer(replays=replays, clock=clock)
         self._memory: Entries | None = None
         """Of a writer before us, while it isn't proven."""
+        self._grown: EngineBlocks | None = None
+        """The blocks that it tells of, where they have been made already."""
         self._of_next_life = False
         self._whole = False
         """All of this life's messages were taken, or all since its cache was empty."""
@@ -98,7 +100,7 @@ class CacheMirror:
     def serve(self, model: str) -> None:
         """The engine's model is known (or another one than before): keys are seeded with it."""
         if self._blocks is not None:
-            self._memory = None
+            self._memory = self._grown = None
             self._whole = False
             self._sequencer.forget()
         self._blocks = EngineBlocks(model, self._own_block_tokens, naming=self._naming)
@@ -129,15 +131,27 @@ class CacheMirror:
         """The same at once, where blocks are few or nothing else has to go on."""
         return self.freeze()()
 
-    def resume(self, entries: Entries, engine_seq: int | None) -> bool:
-        """Go on from the memory of a writer before us, of the same life of the engine.
+    def grown(self, entries: Entries) -> EngineBlocks:
+        """The blocks that a memory tells of, for `resume`.
+
+        May be called in a thread: it takes some microseconds for each.
+        """
+        blocks = EngineBlocks("", self._own_block_tokens, naming=self._naming)
+        blocks.restore(entries)
+        return blocks
+
+    def resume(
+        self, entries: Entries, engine_seq: int | None, grown: EngineBlocks | None = None
+    ) -> bool:
+        """Go on from the memory of a writer before us, of the same life of the engine; `grown`: its
+        blocks, where they were made beforehand.
 
         It is believed, and told to `changed`, once the engine's next message or a replay shows that
         none was missed; else it is dropped. False when messages were taken already: too late.
         """
         if self._sequencer.last is not None or engine_seq is None:
             return False
-        self._memory = entries
+        self._memory, self._grown = entries, grown
         self._sequencer.resume(engine_seq)
         return True
 
@@ -211,13 +225,14 @@ class CacheMirror:
             self._sequencer.tell_afresh()
 
     def _believe_memory(self) -> None:
-        memory, self._memory = self._memory, None
+        memory, grown = self._memory, self._grown
+        self._memory = self._grown = None
         if memory is not None and self._blocks is not None:
             self._whole = memory.whole
-            self._tell(self._blocks.restore(memory))
+            self._tell(self._blocks.take(grown or self.grown(memory)))
 
     def _clear(self) -> None:
-        self._memory, self._whole = None, False
+        self._memory, self._grown, self._whole = None, None, False
         self._rank = self._asked_rank
         if self._blocks is not None:
             self._tell(self._blocks.clear())

@@ -1,10 +1,11 @@
 """What one writer knows of its engine, and what of it is still to be said."""
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
 
-from epp.state.engine_blocks import Delta
+from epp.state.engine_blocks import Delta, EngineBlocks
 from epp.state.entries import Entries, EntriesError
 from epp.state.events import Frame
 from epp.state.sequence import Replay
@@ -13,6 +14,10 @@ from .cache import CacheMirror
 from .life import Life
 from .outbox import Outbox
 from .publisher import Kept
+
+READ_AT_ONCE = 20_000
+"""Bytes of a memory that is read on the spot, in some milliseconds; more need a thread, so that
+answers and decisions go on meanwhile."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,15 +54,25 @@ class Chronicle:
             blocks=0 if blocks is None else len(blocks),
         )
 
-    def resume(self, memory: bytes) -> None:
+    async def resume(self, memory: bytes) -> None:
         """Go on from what a writer before us knew of the engine's present life."""
+        life = self.life.start_ms
         try:
-            entries = Entries.unpack(memory)
+            if len(memory) > READ_AT_ONCE:
+                entries, grown = await asyncio.to_thread(self._read, memory)
+            else:
+                entries, grown = self._read(memory)
         except EntriesError as error:
             log.warning("what an earlier writer knew cannot be read", reason=str(error))
             return
-        resumed = self.mirror.resume(entries, entries.engine_seq)
+        if self.life.start_ms != life:
+            return
+        resumed = self.mirror.resume(entries, entries.engine_seq, grown)
         log.info("going on from an earlier writer's state", blocks=len(entries), taken=resumed)
+
+    def _read(self, memory: bytes) -> tuple[Entries, EngineBlocks]:
+        entries = Entries.unpack(memory)
+        return entries, self.mirror.grown(entries)
 
     # What the engine's KV events say
 

@@ -105,7 +105,7 @@ class Publisher:
         *,
         outbox: Outbox,
         kept: Callable[[], Kept],
-        resume: Callable[[bytes], None],
+        resume: Callable[[bytes], Awaitable[None]],
         recalled: asyncio.Event,
         status: Callable[[], EngineStatus],
         start_ms: Callable[[], int],
@@ -198,7 +198,7 @@ class Publisher:
             limit_s = self._tempo.snapshot_timeout_s
             memory = await self._in_time(self._writer.recall(incarnation), limit_s)
             if memory is not None:
-                self._resume(memory)
+                await self._resume(memory)
         finally:
             self._recalled.set()
 
