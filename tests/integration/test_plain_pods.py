@@ -126,6 +126,11 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
         await until_matches(other, TWO, (a, 0), (b, 0))
         assert await other.metric('epp_state_events_total{event="blocks-implausible"}') == 0
 
+        other.terminate()
+        assert await other.ended(20) == 0
+        key = "epp:{default:0}:elected:plain-writer"
+        assert redis.command("EXISTS", key) == ":0\r\n", "who ends gives the lease back"
+
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_who_hosts_the_store_writes_without_an_election(tmp_path: Path, workers: int) -> None:

@@ -1,13 +1,18 @@
 """Engines without sidecars: one elected replica writes for them, and all replicas know."""
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
+from epp.framework import EndpointId
 from epp.sim.serving.server import EngineServer
 from epp.sim.tokenizer import encode
+from epp.state.events import Frame
+from epp.state.writing import plain_pool as module
 from tests.fakes.engines import running_engine
 from tests.fakes.plain_pool import LEASE_S, Replica, member_of, replicas
 from tests.fakes.redis_server import RedisServer, running
@@ -135,6 +140,87 @@ async def test_no_more_engines_are_followed_than_may_be(redis: RedisServer) -> N
             )
             await ask(b, PROMPT)
             await knows(one, b, PROMPT, whole(PROMPT))
+
+
+async def test_a_replica_that_was_just_elected_asks_for_so_many_replays_at_once_and_no_more(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = most = done = 0
+
+    async def slow(endpoint: str, start: int) -> AsyncGenerator[Frame, None]:
+        nonlocal under_way, most, done
+        under_way += 1
+        most = max(most, under_way)
+        while most < module.REPLAYS_AT_ONCE:  # noqa: ASYNC110 - until as many as may are there
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        under_way -= 1
+        done += 1
+        for frame in ():
+            yield frame
+
+    monkeypatch.setattr(module, "fetch", slow)
+    monkeypatch.setattr(module, "REPLAYS_AT_ONCE", 3)
+    count = 9
+    async with running_engine(**REPLAY) as engine:
+        one = member_of(engine)
+        names = [f"e{number}" for number in range(count)]
+        members = [replace(one, id=EndpointId(one.id.pool, name, one.id.port)) for name in names]
+        async with replicas(redis.url, members, "one"):
+            await until(lambda: done == count, within_s=20)
+    assert most == module.REPLAYS_AT_ONCE
+
+
+async def test_so_many_writers_are_started_at_once_and_no_more(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.5)
+    monkeypatch.setattr(module, "STARTS_AT_ONCE", 2)
+    seen: set[int] = set()
+    async with running_engine(**REPLAY) as engine:
+        one = member_of(engine)
+        members = [
+            replace(one, id=EndpointId(one.id.pool, f"e{number}", one.id.port))
+            for number in range(5)
+        ]
+        async with replicas(redis.url, members, "one") as (made,):
+
+            def started() -> int:
+                held = made.plain.held
+                seen.add(held["written"] + held["waiting"])
+                return held["written"]
+
+            await until(lambda: started() == len(members), within_s=20)
+    assert seen == {0, 2, 4, 5}
+
+
+async def test_nothing_is_left_of_engines_that_came_and_went(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    async with running_engine(**REPLAY) as engine:
+        first = member_of(engine)
+        async with replicas(redis.url, [first], "one") as (one,):
+            await until(lambda: one.plain.held["written"] == 1, within_s=10)
+            await asyncio.sleep(0.5)
+            before = files(), len(asyncio.all_tasks())
+            for number in range(25):
+                id_ = EndpointId(first.id.pool, f"life-{number}", first.id.port)
+                one.pool.replace([replace(first, id=id_)], 0.0)
+                claims = one.plain.happened["claims"]
+                await until(lambda claims=claims: one.plain.happened["claims"] > claims)
+            one.pool.replace([first], 0.0)
+            await until(lambda: one.plain.held == {"written": 1, "waiting": 0, "left-out": 0})
+            await until(
+                lambda: files() <= before[0] + 8 and len(asyncio.all_tasks()) <= before[1] + 2
+            )
+            await ask(engine, PROMPT)
+            await knows(one, engine, PROMPT, whole(PROMPT))
+
+
+def files() -> int:
+    """Descriptors that this process holds."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 async def test_engines_behind_sidecars_need_nobody_elected(redis: RedisServer) -> None:

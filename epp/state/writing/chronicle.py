@@ -33,8 +33,11 @@ class Chronicle:
         self,
         mirror: Callable[[Callable[[Delta], None]], CacheMirror] = CacheMirror,
         life: Life | None = None,
+        name: str | None = None,
     ) -> None:
-        """`mirror` makes the engine's mirror, given who hears of changes."""
+        """`mirror` makes the engine's mirror, given who hears of changes. `name`: of the engine in
+        the log of a process that writes for several."""
+        self._log = log if name is None else log.bind(endpoint=name)
         self.life = life or Life()
         self.wake: Callable[[], None] = lambda: None
         self.mirror = mirror(self._blocks_changed)
@@ -63,12 +66,13 @@ class Chronicle:
             else:
                 entries, grown = self._read(memory)
         except EntriesError as error:
-            log.warning("what an earlier writer knew cannot be read", reason=str(error))
+            self._log.warning("what an earlier writer knew cannot be read", reason=str(error))
             return
         if self.life.start_ms != life:
             return
         resumed = self.mirror.resume(entries, entries.engine_seq, grown)
-        log.info("going on from an earlier writer's state", blocks=len(entries), taken=resumed)
+        told = {"blocks": len(entries), "taken": resumed}
+        self._log.info("going on from an earlier writer's state", **told)
 
     def _read(self, memory: bytes) -> tuple[Entries, EngineBlocks]:
         entries = Entries.unpack(memory)

@@ -106,7 +106,7 @@ class Following:
                         return
                     self._taker.replayed(frame)
         except ReplayError as error:
-            log.warning("a replay of KV events failed", why=str(error))
+            log.warning("a replay of KV events failed", at=endpoint, why=str(error))
             complete = False
         else:
             complete = True

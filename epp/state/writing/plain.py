@@ -72,7 +72,7 @@ class PlainWriter:
             rank=source.rank,
             clock=means.clock,
         )
-        self._chronicle = Chronicle(mirror, Life(known_ms))
+        self._chronicle = Chronicle(mirror, Life(known_ms), str(endpoint))
         self._model: str | None = None
         self._model_known = asyncio.Event()
         self._came = asyncio.Event()

@@ -38,6 +38,9 @@ MOST = 512
 copy of what its cache holds."""
 LOOK_S = 0.1
 """Between two looks at the lease and at the members."""
+STARTS_AT_ONCE = 16
+"""Writers that are started in one look: hundreds of connections to the store, all opened in the
+same moment, would all be too late for it."""
 REPLAYS_AT_ONCE = 16
 """A replica that was just elected wants one of every engine."""
 RESTART_S = 1.0
@@ -167,13 +170,13 @@ class PlainWriters:
         for endpoint, post in list(self._posts.items()):
             if chosen.get(endpoint) != (post.writer.address, post.writer.source):
                 self._drop(endpoint)
-        for endpoint, (address, source) in chosen.items():
-            if endpoint not in self._posts:
-                life = self._pool.endpoints.incarnation(endpoint)
-                known_ms = 0 if life is None else life.start_ms
-                writer = PlainWriter(endpoint, address, source, means, known_ms=known_ms)
-                work = self._supervised(endpoint, writer)
-                self._posts[endpoint] = _Post(writer, tasks.create_task(work))
+        new = [endpoint for endpoint in chosen if endpoint not in self._posts]
+        for endpoint in new[:STARTS_AT_ONCE]:
+            life = self._pool.endpoints.incarnation(endpoint)
+            known_ms = 0 if life is None else life.start_ms
+            writer = PlainWriter(endpoint, *chosen[endpoint], means, known_ms=known_ms)
+            work = self._supervised(endpoint, writer)
+            self._posts[endpoint] = _Post(writer, tasks.create_task(work))
 
     def _drop(self, endpoint: EndpointId) -> None:
         post = self._posts.pop(endpoint)

@@ -159,7 +159,8 @@ class Publisher:
             await self._publish_life(life)
         except Fenced:
             self._count(Wrote.FENCED)
-            log.warning("another writer speaks for this engine", life=life)
+            where = str(self._endpoint)
+            log.warning("another writer speaks for this engine", endpoint=where, life=life)
             await self._life_over(life, FENCED_RETRY_S)
         except StoreError as error:
             self._count(Wrote.FAILED)
