@@ -167,6 +167,9 @@ def sidecar(
     compare_pairs: Annotated[
         bool, typer.Option(help="Compare a prefill engine with this one before its first prompt.")
     ] = True,
+    warm_pairs: Annotated[
+        bool, typer.Option("--warm-pairs", help="Let engines shake hands before a first prompt.")
+    ] = False,
     breaker_failures: Annotated[
         int, typer.Option(help="Prefill legs that fail in a row until their pod is left out.")
     ] = 3,
@@ -308,6 +311,7 @@ def sidecar(
         "bootstrap_port": bootstrap_port,
         "p2p_port": p2p_port,
         "compare_pairs": compare_pairs,
+        "warm_pairs": warm_pairs,
         "breaker_failures": breaker_failures,
         "breaker_pause_s": breaker_pause,
         "breaker_max_pause_s": breaker_max_pause,

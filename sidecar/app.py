@@ -161,7 +161,7 @@ class Sidecar:
         self.door = door_of(settings)
         self.trust = trust_of(settings, self.door.guard, self.metrics.handoff)
         self._spans = spans_of(settings)
-        self._relay = relay_of(
+        self._relay, self._warming = relay_of(
             settings,
             self.door,
             self.trust,
@@ -240,6 +240,8 @@ class Sidecar:
                 watch = [tg.create_task(self._supervise("engine", self.engine.run))]
                 if self._settings.kv_events is not None:
                     watch.append(tg.create_task(self._supervise("events", self._follow)))
+                if self._warming is not None:
+                    watch.append(tg.create_task(self._supervise("warming", self._warming.run)))
                 files = followed(self._settings, self.door, self.trust, self.port)
                 if self._spans is not None:
                     watch.append(tg.create_task(self._supervise("traces", self._spans.run)))

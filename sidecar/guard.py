@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from epp.config.endpoints_file import EndpointEntry
+from epp.config.endpoints_file import ROLE_LABEL, EndpointEntry
+from epp.framework import Role
 
 from .transfer.targets import Target
+
+_ROLES = {role.value: role for role in Role}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Member:
     at: Target
     is_self: bool = False
     leg_port: int | None = None
+    role: Role = Role.UNLABELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Guard:
                 Target(address(entry.address), entry.port),
                 entry.identity == self.name and entry.port == own_port,
                 entry.legPort,
+                _ROLES.get(entry.labels.get(ROLE_LABEL, ""), Role.UNLABELLED),
             )
             for entry in entries
         )
@@ -73,6 +78,17 @@ class Guard:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def own(self) -> Member | None:
+        """This sidecar's own entry, if it has one."""
+        return next((member for member in self._members.values() if member.is_self), None)
+
+    @property
+    def prefillers(self) -> tuple[Target, ...]:
+        """The other members that compute prompts for others."""
+        members = self._members.values()
+        return tuple(one.at for one in members if one.role.serves_prefill and not one.is_self)
 
     def allowed(
         self, targets: Sequence[Target], own: Target | None, *, vouched: bool = False

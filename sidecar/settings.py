@@ -113,6 +113,9 @@ class SidecarSettings(TlsSettings):
     compare_pairs: bool = True
     """Compare version, model, block size and data type of an engine with this one's before the
     first prompt goes there, as far as both tell."""
+    warm_pairs: bool = False
+    """Prefill and pull a few tokens with each member that prefills before its first prompt, so that
+    no request waits for engines to shake hands. For the connector nixlv2."""
     breaker_failures: Annotated[int, Field(ge=1, le=1000)] = 3
     """Prefill legs that fail in a row until their pod is left out."""
     breaker_pause_s: Seconds = 1.0
@@ -281,6 +284,11 @@ class SidecarSettings(TlsSettings):
     def _handoff_is_possible(self) -> Self:
         if self.leg_key_file is not None and self.leg_port is not None:
             raise ValueError("leg_key_file and leg_port exclude each other: legs prove one thing")
+        if self.warm_pairs and (self.connector != "nixlv2" or self.endpoints_file is None):
+            raise ValueError(
+                "warm_pairs needs the connector nixlv2, whose engines shake hands, and "
+                "endpoints_file, which says who prefills"
+            )
         if self.leg_port is not None and self.endpoints_file is None:
             raise ValueError("leg_port needs endpoints_file: it serves members of the pool only")
         _ = self.handoff_policy

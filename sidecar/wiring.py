@@ -32,6 +32,8 @@ from .transfer.job import Tools
 from .transfer.legs import LegKeys
 from .transfer.metrics import HandoffMetrics
 from .transfer.split import Splitter
+from .transfer.targets import Target
+from .transfer.warming import Warming
 from .trust.breakers import Breakers
 from .trust.certificates import Certificates
 from .trust.named import Trust
@@ -122,7 +124,8 @@ def relay_of(
     measuring: Measuring,
     tracer: Tracer,
     clocks: Clocks,
-) -> Relay:
+) -> tuple[Relay, Warming | None]:
+    """The relay, and what meets prefill pods beforehand where that is asked for."""
     limits = limits_of(settings)
     upstream: Upstream = upstream_of(
         settings.relay, settings.engine_url, limits, certificates.outward
@@ -142,6 +145,26 @@ def relay_of(
         page = settings.engine_names.page
         pairs = Pairs(upstream=upstream, page=page, clock=clocks.monotonic_s)
         metrics.pairs_known.set_function(pairs.__len__)
+    warming = None
+    if settings.warm_pairs:
+        warming = Warming(
+            door=door,
+            plan=door.plan,
+            upstream=upstream,
+            pairs=pairs,
+            metrics=metrics,
+            ready=lambda: refusing() is None,
+            clock=clocks.monotonic_s,
+            wall_s=clocks.wall_s,
+            new_id=new_id,
+        )
+        metrics.pairs_warm.set_function(warming.__len__)
+
+    def forget(target: Target) -> None:
+        for known in (pairs, warming):
+            if known is not None:
+                known.forget(target)
+
     tools = Tools(
         upstream=upstream,
         plan=door.plan,
@@ -150,6 +173,7 @@ def relay_of(
         tracer=tracer,
         breakers=breakers,
         pairs=pairs,
+        forget=forget,
     )
     splitter = Splitter(
         door=door,
@@ -159,7 +183,7 @@ def relay_of(
         metrics=metrics,
         refusing=refusing,
         wall_s=clocks.wall_s,
-        new_id=lambda: f"leg-{secrets.token_hex(16)}",
+        new_id=new_id,
     )
     encoders = None
     if settings.ec_connector is not None:
@@ -170,7 +194,7 @@ def relay_of(
             metrics=encoding,
             clock=clocks.monotonic_s,
             wall_s=clocks.wall_s,
-            new_id=splitter.new_id,
+            new_id=new_id,
             breakers=breakers,
         )
     service = Service(
@@ -198,7 +222,12 @@ def relay_of(
         leg_port=settings.leg_port,
         tls=None if server is None else server.context,
     )
-    return shell_of(settings.relay, listen, service)
+    return shell_of(settings.relay, listen, service), warming
+
+
+def new_id() -> str:
+    """A leg's id, unique in the pool."""
+    return f"leg-{secrets.token_hex(16)}"
 
 
 def spans_of(settings: SidecarSettings) -> SpanQueue | None:

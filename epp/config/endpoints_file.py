@@ -20,6 +20,8 @@ from . import located
 from .located import Located
 
 MAX_ENDPOINTS = 1024
+ROLE_LABEL = "llm-d.ai/role"
+"""Which part of a request an endpoint takes; see `framework.Role`."""
 OF_PLAIN = ("kvEventsPort", "kvReplayPort", "kvEventsTopic", "dpRank")
 """What only an entry without a sidecar may say."""
 

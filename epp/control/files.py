@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from epp.config.endpoints_file import Entries, parse_entries
+from epp.config.endpoints_file import ROLE_LABEL, Entries, parse_entries
 from epp.config.text_file import read_file
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
@@ -15,8 +15,6 @@ from epp.state.endpoints import Member
 from epp.state.event_ports import EventPorts
 
 from .watched import changes
-
-ROLE_LABEL = "llm-d.ai/role"
 
 Warn = Callable[[str], None]
 

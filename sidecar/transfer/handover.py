@@ -134,8 +134,7 @@ class Handover:
                 breakers.succeeded(self._sent_to[leg])
             case PrefillFailed(leg) if self._is_its_own_fault(event):
                 breakers.failed(self._sent_to[leg], self.tools.clock())
-                if self.tools.pairs is not None:
-                    self.tools.pairs.forget(self._sent_to[leg])
+                self.tools.forget(self._sent_to[leg])
             case PrefillFailed(leg, Fault.STATUS):
                 breakers.succeeded(self._sent_to[leg])
             case _:

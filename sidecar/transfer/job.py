@@ -78,6 +78,8 @@ class Tools:
     breakers: Breakers = field(default_factory=Breakers)
     pairs: Pairs | None = None
     """None compares no engines."""
+    forget: Callable[[Target], object] = lambda _: None
+    """What is known of a pod's engine may hold no more."""
 
 
 @dataclass(slots=True)

@@ -86,6 +86,15 @@ class HandoffMetrics:
         self.breaker_hosts = declared.gauge(
             "prefill_breaker_hosts", "Prefill pods whose failures are remembered; 1024 at most."
         )
+        self.warmed = declared.counter(
+            "pairs_warmed", "Attempts to let this engine and a prefill pod's shake hands before "
+            "the first prompt (--warm-pairs), by outcome: met, or why not: unreachable, status, "
+            "no-params, misaddressed, pull-status, or a difference as in targets refused.",
+            "outcome",
+        )  # fmt: skip
+        self.pairs_warm = declared.gauge(
+            "pairs_warm", "Prefill pods whose engines this one has met so, as many as members."
+        )
         self.pairs_known = declared.gauge(
             "pairs_known", "Prefill pods whose engines were compared with this one; 1024 at most."
         )

@@ -67,6 +67,16 @@ def test_an_engine_is_one_of_the_built_in_with_what_differs() -> None:
     assert names.running == SGLANG.running
 
 
+@pytest.mark.parametrize("more", [{"connector": "mooncake"}, {"endpoints_file": None}])
+def test_pairs_can_be_warmed_where_engines_shake_hands_and_members_are_known(
+    more: dict[str, object],
+) -> None:
+    good = {**GOOD, "warm_pairs": True, "endpoints_file": "pool.yaml"}
+    assert SidecarSettings.model_validate(good).warm_pairs
+    with pytest.raises(ValidationError, match="warm_pairs"):
+        SidecarSettings.model_validate({**good, **more})
+
+
 def test_the_token_is_not_shown() -> None:
     settings = SidecarSettings.model_validate({**GOOD, "state_token": "s3cret"})
     assert "s3cret" not in repr(settings)

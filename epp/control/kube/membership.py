@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from epp.control.files import ROLE_LABEL
+from epp.config.endpoints_file import ROLE_LABEL
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member
 
