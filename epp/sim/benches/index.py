@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.sim.benches.measure import quantile
-from epp.state.prefix import PrefixIndex
+from epp.state.prefix import PrefixIndex, Told
 
 Keys = NDArray[np.uint64]
 
@@ -31,6 +31,12 @@ HOLDERS = 3
 """Of a key, on average."""
 BATCH = 512
 """Keys that one record brings."""
+SMALL = 150
+"""Keys that come with a small record; as many go."""
+TOGETHER = 16
+"""Small records that are told at once."""
+TOLD = 1024
+"""Small records in all."""
 FEW = 3
 """Endpoints that hold a prompt beyond what all share of it."""
 
@@ -58,6 +64,8 @@ class Cost:
     stored_per_s: float
     """Pairs in a second of CPU, in batches, while the index grows."""
     removed_per_s: float
+    told_per_s: float
+    """Pairs that come and go, by small records that are told together."""
     match_us: dict[str, Spread]
     """By the kind of prompt."""
 
@@ -86,6 +94,7 @@ def measure(endpoints: int, keys: int, prompt_keys: int, prompts: int, scattered
     for holder, batch in removed:
         index.remove(lives[holder], batch)
     removed_s = time.process_time() - started
+    told_s = _told_s(index, lives, chance)
     return Cost(
         endpoints=endpoints,
         holders="scattered" if scattered else "by prompts",
@@ -95,6 +104,7 @@ def measure(endpoints: int, keys: int, prompt_keys: int, prompts: int, scattered
         bytes_per_key=(rss - 4 * (pairs - keys)) / keys,
         stored_per_s=pairs / stored_s,
         removed_per_s=sum(len(batch) for _, batch in removed) / removed_s,
+        told_per_s=2 * TOLD * SMALL / told_s,
         match_us=match_us,
     )
 
@@ -114,14 +124,14 @@ def bench(sizes: Sequence[int], *, keys: int, prompt_keys: int, prompts: int, as
     lines = [
         f"{keys} keys; a match of {prompt_keys} keys in microseconds of CPU: least / median",
         f"{'endpoints':>9} {'holders':>11} {'pairs':>9} {'B/key':>6} {'stored/s':>9} "
-        f"{'removed/s':>9}" + "".join(f"{kind:>16}" for kind in kinds),
+        f"{'removed/s':>9} {'told/s':>9}" + "".join(f"{kind:>16}" for kind in kinds),
     ]
     for cost in costs:
         spreads = (f"{one.least:.0f} / {one.median:.0f}" for one in cost.match_us.values())
         lines.append(
             f"{cost.endpoints:>9} {cost.holders:>11} {cost.pairs:>9} {cost.bytes_per_key:>6.1f} "
-            f"{cost.stored_per_s:>9.0f} {cost.removed_per_s:>9.0f}"
-            + "".join(f"{spread:>16}" for spread in spreads)
+            f"{cost.stored_per_s:>9.0f} {cost.removed_per_s:>9.0f} "
+            f"{cost.told_per_s:>9.0f}" + "".join(f"{spread:>16}" for spread in spreads)
         )
     return "\n".join(lines)
 
@@ -148,6 +158,21 @@ def _batches(
             for at in range(0, len(rows), per_batch)
         ]
     yield from (records[place] for place in chance.permutation(len(records)).tolist())
+
+
+def _told_s(
+    index: PrefixIndex, lives: tuple[Incarnation, ...], chance: np.random.Generator
+) -> float:
+    """CPU that `TOLD` small records take, of one endpoint after the other."""
+    keys = chance.integers(1, 2**64 - 1, size=(2, TOLD, SMALL), dtype=np.uint64)
+    whose = [lives[number % len(lives)] for number in range(TOLD)]
+    for life, first in zip(whose, keys[0], strict=True):
+        index.store(life, first)
+    told = [Told(*each) for each in zip(whose, *keys, strict=True)]
+    started = time.process_time()
+    for at in range(0, TOLD, TOGETHER):
+        index.tell(told[at : at + TOGETHER])
+    return time.process_time() - started
 
 
 @dataclass(frozen=True, slots=True)
