@@ -113,6 +113,7 @@ class Attempt:
         """An answer began. `asked`: those that the gateway has sent it to, as far as we know."""
         if status < 500 and status != 429:
             self._owner.forget(self._known)
+            self._release = None
         else:
             self._fail(asked)
         self._known.last_at = now
@@ -180,7 +181,9 @@ class Attempts:
         return Attempt(self, known, now)
 
     def forget(self, known: _Known) -> None:
-        """An answer has begun: nobody sends it again."""
+        """An answer has begun: nobody sends it again. Nothing of it then waits for the garbage
+        collector, which would find a cycle here."""
+        known.last = None
         if self._known.get(known.name) is known:
             del self._known[known.name]
 

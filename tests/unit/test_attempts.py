@@ -1,9 +1,12 @@
 """A request that a gateway sends again in another stream: one deadline, one charge, another try."""
 
+import gc
+
 from epp import protocol
 from epp.errors import NoEndpoint
 from epp.framework import EndpointId, PoolId
-from epp.request.attempts import KEPT_S, MAX_ID, Attempts
+from epp.request.attempts import KEPT_S, MAX_ID, Attempt, Attempts
+from epp.request.flight import Flight
 from epp.request.hints import Hints
 from tests.fakes.desk import ask, open_desk, post
 from tests.fakes.retries import TOKENS, first_token_ms, named, sent
@@ -203,6 +206,24 @@ async def test_tokens_are_awaited_for_a_quarter_of_a_short_timeout_at_most() -> 
         for timeout_ms in ("100", "8000"):
             await sent(desk, timeout_ms, **{"x-envoy-expected-rq-timeout-ms": timeout_ms})
     assert asked == [0.025, 0.1]
+
+
+async def test_an_answered_request_leaves_nothing_to_the_garbage_collector() -> None:
+    async with open_desk(2) as desk:
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for name in ("", "one"):
+                route = await sent(desk, name)
+                route.progress.response_headers(200, None)
+                route.progress.finished()
+            del route
+            gc.collect()
+            left = [one for one in gc.garbage if isinstance(one, (Flight, Attempt))]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        assert left == []
 
 
 async def test_asking_what_would_happen_is_no_attempt() -> None:
