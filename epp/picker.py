@@ -39,7 +39,7 @@ from epp.state.hearing import follow
 from epp.state.leases import PLAIN_WRITER, Elector
 from epp.state.load import LoadBook, LoadRules
 from epp.state.model_pages import Asked, ModelPages
-from epp.state.pool import PoolState
+from epp.state.pool import PoolRules, PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
 from epp.state.scrape import Scraper, ScrapeSettings
@@ -71,6 +71,7 @@ class Picker:
             PrefixIndex(INDEX_BLOCKS),
             PredictedIndex(PREDICTED_BLOCKS, PREDICTED_TTL_S),
             LoadBook(LoadRules(stale_s=settings.metrics_staleness_threshold_s)),
+            rules=PoolRules(load_tokens_per_s=settings.tier_speeds()),
         )
         self.switch = ModeSwitch(settings.mode)
         self.admin_token = settings.admin_token()

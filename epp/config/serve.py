@@ -245,6 +245,11 @@ class ServeSettings(BaseModel):
         description="What else makes KV of the same tokens another (revision, data type), the "
         "sidecars' too.",
     )
+    tier_speed: Names = Field(
+        (),
+        description="How many tokens an engine loads in a second from a slower tier of its KV "
+        "cache, such as CPU=200000,DISK=20000; by the names in its events. Others are assumed.",
+    )
     handoff_key_file: Path | None = Field(
         None,
         description="File with the key under which x-epp-handoff seals the lists of pods that "
@@ -307,6 +312,7 @@ class ServeSettings(BaseModel):
             )
         if (self.tokenizer == "local") != (self.tokenizer_dir is not None):
             raise ValueError("--tokenizer local and --tokenizer-dir need each other")
+        self.tier_speeds()
         if self.tokenizer == "estimate" and self.render_url is not None:
             raise ValueError("--tokenizer estimate asks nobody: leave --render-url out")
         if self.metrics_staleness_threshold_s <= self.refresh_metrics_interval_s:
@@ -315,6 +321,18 @@ class ServeSettings(BaseModel):
                 "or every report is stale"
             )
         return self
+
+    def tier_speeds(self) -> dict[str, float]:
+        """`tier_speed` by tier. Raises ValueError for what is none of these."""
+        speeds: dict[str, float] = {}
+        for one in self.tier_speed:
+            name, _, speed = one.partition("=")
+            if not (name and speed.isascii() and speed.isdecimal() and int(speed)):
+                raise ValueError(
+                    f"--tier-speed takes tiers and tokens, such as CPU=200000, not {one}"
+                )
+            speeds[name.upper()] = float(speed)
+        return speeds
 
     def state_token(self) -> str | None:
         """The token in `state_token_file`, None without one. Raises ConfigError if unreadable."""

@@ -15,6 +15,7 @@ from epp.framework import NO_MATCH, Column, Mask, Match, Source, Speeds
 from .prefix import Depths, TierDepths, tier_of
 
 _LOAD_TOKENS_PER_S = Speeds().load_tokens_per_s
+_NOTHING_TOLD: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -59,12 +60,14 @@ def matches(
     prefill_tokens_per_s: Column,
     block_tokens: int,
     prompt_tokens: int,
+    load_tokens_per_s: Mapping[str, float] = _NOTHING_TOLD,
 ) -> Matches:
     """The better of both, in tokens: leading blocks by the engines' word, and by our predictions.
 
     `fresh`, asked where engines have told of any: where a writer was heard lately; blocks of one
     that fell silent are predictions like ours. `trust`: what a predicted token is worth.
-    `prefill_tokens_per_s`: what computing costs.
+    `prefill_tokens_per_s`: what computing costs. `load_tokens_per_s`: what loading does, by tier;
+    of one that nobody told the speed of it is assumed.
     """
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
     if not precise.loaded and not np.count_nonzero(precise.gpu):
@@ -75,8 +78,8 @@ def matches(
     }
     sure = told
     for name, tokens in loaded.items():
-        load_tokens_per_s = _LOAD_TOKENS_PER_S * tier_of(name).pace
-        sure = sure - tokens * np.minimum(prefill_tokens_per_s / load_tokens_per_s, 1.0)
+        speed = load_tokens_per_s.get(name) or _LOAD_TOKENS_PER_S * tier_of(name).pace
+        sure = sure - tokens * np.minimum(prefill_tokens_per_s / speed, 1.0)
     heard = fresh()
     if not np.logical_and.reduce(heard):
         guessed = np.where(heard, guessed, np.maximum(guessed, sure))

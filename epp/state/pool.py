@@ -8,7 +8,7 @@ progress of our own requests. `tick` several times a second lets old things go.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class PoolRules:
     max_unconfirmed: int = 10_000
     """Requests of one endpoint whose predictions wait for an event batch."""
     own_block_tokens: int = blocks.OWN_BLOCK_TOKENS
+    load_tokens_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """How fast engines load from slower tiers, by the tier's name; else it is assumed."""
     sweep_budget: int = 50_000
     """Places in the index that one tick looks at for what dead lives have left."""
 
@@ -131,6 +133,7 @@ class PoolState:
             prefill_tokens_per_s=table.prefill_speeds,
             block_tokens=block_tokens,
             prompt_tokens=prompt_tokens,
+            load_tokens_per_s=self.rules.load_tokens_per_s,
         )
         return table.candidates(now, found)
 
@@ -319,8 +322,6 @@ class PoolState:
             inc = self.endpoints.incarnation(endpoint)
             if inc is not None:
                 self._load.writer_lost(inc, now)
-
-    # Mechanics
 
     def _hear(self, record: bytes, now: float, behind_s: float) -> None:
         try:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from epp.config.serve import serve_settings
 from epp.config.values import listed, seconds, seconds_text, size, size_text
+from epp.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,15 @@ def test_values_that_are_no_text_are_left_for_the_settings_to_judge() -> None:
     assert listed(5) == 5
     settings = serve_settings({"endpoints_file": "e", "known_models": ["a,b", "", " c "]})
     assert settings.known_models == ("a", "b", "c")
+
+
+def test_speeds_of_tiers_are_told_by_name() -> None:
+    told = serve_settings({"endpoints_file": "e", "tier_speed": ["cpu=200000,DISK=20000"]})
+    assert told.tier_speeds() == {"CPU": 200_000.0, "DISK": 20_000.0}
+    assert serve_settings({"endpoints_file": "e"}).tier_speeds() == {}
+
+
+@pytest.mark.parametrize("odd", ["CPU", "CPU=", "=5", "CPU=0", "CPU=-5", "CPU=1e5", "CPU=²"])
+def test_a_tier_without_a_speed_is_refused(odd: str) -> None:
+    with pytest.raises(ConfigError, match="such as CPU=200000"):
+        serve_settings({"endpoints_file": "e", "tier_speed": [odd]})

@@ -1,5 +1,7 @@
 """What blocks on slower tiers are worth to a decision."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ def one(
     fresh: bool = True,
     trust: float = 0.5,
     speed: float = 8000.0,
+    told: Mapping[str, float] | None = None,
     **loaded: int,
 ) -> Matches:
     """The match of one engine, in blocks of 64 tokens."""
@@ -28,6 +31,7 @@ def one(
         prefill_tokens_per_s=np.array([speed]),
         block_tokens=64,
         prompt_tokens=6400,
+        load_tokens_per_s=told or {},
     )
 
 
@@ -67,3 +71,9 @@ def test_of_a_writer_that_fell_silent_the_slow_tiers_are_worth_less_too() -> Non
 
 def test_blocks_on_the_gpu_alone_are_worth_all_of_their_tokens() -> None:
     assert one(10).of(0) == Match(640, Source.PRECISE)
+
+
+def test_the_operators_word_on_a_tier_counts_more_than_what_is_assumed() -> None:
+    told = {"DISK": 16_000.0}
+    assert one(0, DISK=10, told=told).credited.tolist() == [640 * (1 - 8000.0 / 16_000.0)]
+    assert one(0, CPU=10, told=told).credited[0] == one(0, CPU=10).credited[0]
