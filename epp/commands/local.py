@@ -4,7 +4,7 @@
 
 import random
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,8 @@ from .flags import (
     checked,
     run,
 )
+from .gateway import gateway_config
 from .log_benches import bench_follow, bench_store
-
-GatewayShape = Literal["standalone", "full-duplex", "original-dst", "buffered"]
 
 local = typer.Typer(
     no_args_is_help=True,
@@ -151,53 +150,7 @@ def up(
     raise typer.Exit(run(up(settings, as_json=as_json)))
 
 
-@local.command("gateway-config")
-def gateway_config(
-    *,
-    envoy: Annotated[
-        GatewayShape, typer.Option(help="What passes the picker: see docs/operations.md.")
-    ] = "standalone",
-    response_trailers: Annotated[
-        Literal["skip", "send"],
-        typer.Option(help="send: the picker sees where answers end, and cuts them when it dies."),
-    ] = "skip",
-    endpoint: Annotated[
-        list[str] | None, typer.Option(help="ip:port of a sidecar; once for each of the pool.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address for clients.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for clients.")] = 8080,
-    picker_host: Annotated[str, typer.Option(help="Address or name of `epp serve`.")] = "127.0.0.1",
-    picker_port: Annotated[int, typer.Option(help="Its ext_proc port.")] = 9002,
-    tls: Annotated[bool, typer.Option(help="TLS to the picker.")] = True,
-    fail_open: Annotated[
-        bool, typer.Option(help="Let requests pass unrouted when the picker is down.")
-    ] = False,
-    api_path: Annotated[
-        list[str] | None,
-        typer.Option(help="One more path that clients may call, with all under it."),
-    ] = None,
-    every_path: Annotated[
-        bool, typer.Option("--every-path", help="Let all paths pass, /sleep and /metrics too.")
-    ] = False,
-) -> None:
-    """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
-    from epp.sim.gateway.envoy import EnvoySettings, render
-    from epp.sim.gateway.routes import API_PATHS, EVERY_PATH
-
-    settings = EnvoySettings(
-        listen_host=host,
-        listen_port=port,
-        admin_port=9901,
-        ext_proc_host=picker_host,
-        ext_proc_port=picker_port,
-        endpoints=endpoint or [f"127.0.0.1:{8100 + number}" for number in range(4)],
-        tls=tls,
-        shape=envoy,
-        response_trailers=response_trailers,
-        fail_open=fail_open,
-        api_paths=EVERY_PATH if every_path else (*API_PATHS, *(api_path or ())),
-    )
-    typer.echo(render(settings), nl=False)
+local.command("gateway-config")(gateway_config)
 
 
 @local.command()

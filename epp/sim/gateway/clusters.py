@@ -27,7 +27,11 @@ def seconds(value: float) -> str:
     return f"{value:g}s"
 
 
-def pool(endpoints: Sequence[str], *, picked: bool) -> Json:
+POOL = "pool"
+"""Cluster of the engines, where there is one pool."""
+
+
+def pool(endpoints: Sequence[str], *, picked: bool, name: str = POOL) -> Json:
     """The engines; `picked`: the picker chooses among them, else round robin."""
     round_robin = {
         "policies": [
@@ -67,32 +71,32 @@ def pool(endpoints: Sequence[str], *, picked: bool) -> Json:
             }
         ]
     }
-    return _engines() | {
+    return _engines(name) | {
         "type": "STATIC",
         "load_balancing_policy": by_picker if picked else round_robin,
         "load_assignment": {
-            "cluster_name": "pool",
+            "cluster_name": name,
             "endpoints": [{"lb_endpoints": [_lb_endpoint(each) for each in endpoints]}],
         },
     }
 
 
-def named_pool() -> Json:
+def named_pool(name: str = POOL) -> Json:
     """Whatever engine the picker names, one and not a list of them, without knowing any.
 
     Taken from metadata: the header of the same name would be a client's when the picker sets none.
     """
     named = {"key": protocol.LB_NAMESPACE, "path": [{"key": protocol.DESTINATION}]}
-    return _engines() | {
+    return _engines(name) | {
         "type": "ORIGINAL_DST",
         "lb_policy": "CLUSTER_PROVIDED",
         "original_dst_lb_config": {"metadata_key": named},
     }
 
 
-def _engines() -> Json:
+def _engines(name: str) -> Json:
     return {
-        "name": "pool",
+        "name": name,
         "connect_timeout": "1s",
         "per_connection_buffer_limit_bytes": 2**20,
         "circuit_breakers": _no_ceiling(),

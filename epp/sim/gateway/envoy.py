@@ -21,9 +21,9 @@ from pathlib import Path
 
 from epp import protocol
 
-from .clusters import TYPE, Json, address, named_pool, picker, pool, seconds
+from .clusters import POOL, TYPE, Json, address, named_pool, picker, pool, seconds
 from .modes import Shape, Trailers, ext_proc
-from .routes import API_PATHS, REGEX_LIMIT, routes
+from .routes import API_PATHS, REGEX_LIMIT, RoutedPool, routes
 
 _TOO_MANY_HEADERS: Json = {
     "filter": {
@@ -54,6 +54,8 @@ class EnvoySettings:
     endpoints: Sequence[str]
     """`ip:port`, IPv6 in brackets: everything that may ever be chosen. `original-dst` needs none:
     it connects to whatever the picker names."""
+    pools: Sequence[RoutedPool] = ()
+    """Several pools instead, chosen by the host that clients ask for."""
     tls: bool = True
     """TLS to the picker; its certificate is not verified."""
     shape: Shape = "standalone"
@@ -103,10 +105,7 @@ def command(binary: Path, config: Path, *, concurrency: int = 1) -> list[str]:
 def render(settings: EnvoySettings) -> str:
     """The bootstrap as JSON. Raises ConfigError for an endpoint that is not `ip:port`, and for a
     path that is none."""
-    if settings.shape == "original-dst":
-        clusters = [named_pool()]
-    else:
-        clusters = [pool(settings.endpoints, picked=settings.shape != "none")]
+    clusters = _pools(settings)
     if settings.shape != "none":
         clusters.append(
             picker(
@@ -136,6 +135,17 @@ def render(settings: EnvoySettings) -> str:
     return json.dumps(bootstrap, indent=1) + "\n"
 
 
+def _pools(settings: EnvoySettings) -> list[Json]:
+    """The engines."""
+    members = {each.cluster: each.endpoints for each in settings.pools} or {
+        POOL: settings.endpoints
+    }
+    if settings.shape == "original-dst":
+        return [named_pool(name) for name in members]
+    picked = settings.shape != "none"
+    return [pool(each, picked=picked, name=name) for name, each in members.items()]
+
+
 def _listener(settings: EnvoySettings) -> Json:
     manager = {
         "@type": TYPE + "filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -163,6 +173,7 @@ def _listener(settings: EnvoySettings) -> Json:
         "route_config": routes(
             settings.api_paths,
             picked=settings.shape != "none",
+            pools=settings.pools,
             retry_limit_bytes=settings.retry_buffer_bytes if _retries(settings) else None,
             body_limit_bytes=settings.body_limit_bytes if settings.shape == "buffered" else None,
         ),

@@ -56,9 +56,13 @@ def ext_proc(shape: Shape, *, response_trailers: Trailers, fail_open: bool) -> J
     }
 
 
-def on(picked: bool) -> Json:
-    """Settings of a route, or of all of a host, that ask the picker or do not."""
+def on(picked: bool, *, pool: str | None = None) -> Json:
+    """Settings of a route, or of all of a host, that ask the picker or do not. `pool`: which of
+    its pools it is asked for, in words that no client can send."""
     setting: Json = {"overrides": {}} if picked else {"disabled": True}
+    if picked and pool is not None:
+        named = {"key": protocol.POOL_METADATA, "value": pool}
+        setting["overrides"]["grpc_initial_metadata"] = [named]
     return {
         "typed_per_filter_config": {
             FILTER: {"@type": TYPE + "filters.http.ext_proc.v3.ExtProcPerRoute"} | setting

@@ -7,11 +7,12 @@ Paths are compared after Envoy has resolved dots and slashes in them, as the eng
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from epp import protocol
 from epp.errors import ConfigError
 
-from .clusters import TYPE, Json, seconds
+from .clusters import POOL, TYPE, Json, seconds
 from .modes import on
 
 API_PATHS = (
@@ -45,45 +46,87 @@ REGEX_LIMIT = {"re2.max_program_size.error_level": 2_000}
 _DAY_S = 86_400
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedPool:
+    """A pool of several behind one gateway."""
+
+    name: str
+    """As the picker knows it."""
+    hosts: Sequence[str]
+    """Names under which clients reach it, as the pools file has them."""
+    endpoints: Sequence[str]
+    """`ip:port` of all that may ever be chosen."""
+
+    @property
+    def cluster(self) -> str:
+        return f"{POOL}-{self.name}"
+
+
 def routes(
     paths: Sequence[str],
     *,
     picked: bool,
+    pools: Sequence[RoutedPool] = (),
     retry_limit_bytes: int | None,
     body_limit_bytes: int | None,
 ) -> Json:
-    """The route table. `picked`: there is a picker to ask.
+    """The route table. `picked`: there is a picker to ask. `pools`: none where there is one only,
+    which every host leads to.
 
     `retry_limit_bytes`: requests with larger bodies are not retried; None: none is.
     `body_limit_bytes`: largest body, where Envoy holds it for the picker; None: where it does not.
     Raises ConfigError for a path that cannot be one.
     """
-    # Answers run as long as they need; stream_idle_timeout bounds silence.
-    plain: Json = {
-        "match": _match(paths),
-        "route": {"cluster": "pool", "timeout": seconds(_DAY_S)},
-    }
-    if body_limit_bytes is not None:
-        plain["request_body_buffer_limit"] = body_limit_bytes  # else a connection's: 1 MiB
-    passing = [plain]
-    if retry_limit_bytes is not None:
-        declared = {"headers": [{"name": "trailer", "present_match": True}]}
-        retried = plain | {
-            "route": plain["route"] | {"retry_policy": _retries()},
-            "request_body_buffer_limit": body_limit_bytes or retry_limit_bytes,
+    one = _Paths(paths, picked, retry_limit_bytes, body_limit_bytes)
+    hosts = [one.host("all", ["*"], POOL, on(True))]
+    if pools:
+        hosts = [
+            one.host(pool.name, pool.hosts, pool.cluster, on(True, pool=pool.name))
+            for pool in pools
+        ]
+    return {"name": "routes", "virtual_hosts": hosts}
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """What passes, whichever pool it is for; see `routes`."""
+
+    paths: Sequence[str]
+    picked: bool
+    retry_limit_bytes: int | None
+    body_limit_bytes: int | None
+
+    def host(self, name: str, domains: Sequence[str], cluster: str, asked: Json) -> Json:
+        """A virtual host; `asked`: how the picker is asked, where there is one."""
+        host: Json = {
+            "name": name,
+            "domains": list(domains),
+            # Words for the picker, which takes them out; here for when it is down. It has read
+            # them by the time that Envoy removes them.
+            "request_headers_to_remove": list(protocol.GATEWAY_HEADERS),
+            "routes": self._passing(cluster),
         }
-        passing = [plain | {"match": plain["match"] | declared}, retried]
-    if tuple(paths) != EVERY_PATH:
-        passing.append(_not_found() | (on(False) if picked else {}))
-    host: Json = {
-        "name": "all",
-        "domains": ["*"],
-        # Words for the picker, which takes them out; here for when it is down. It has read them
-        # by the time that Envoy removes them.
-        "request_headers_to_remove": list(protocol.GATEWAY_HEADERS),
-        "routes": passing,
-    }
-    return {"name": "routes", "virtual_hosts": [host | (on(True) if picked else {})]}
+        return host | (asked if self.picked else {})
+
+    def _passing(self, cluster: str) -> list[Json]:
+        # Answers run as long as they need; stream_idle_timeout bounds silence.
+        plain: Json = {
+            "match": _match(self.paths),
+            "route": {"cluster": cluster, "timeout": seconds(_DAY_S)},
+        }
+        if self.body_limit_bytes is not None:
+            plain["request_body_buffer_limit"] = self.body_limit_bytes  # a connection's: 1 MiB
+        passing = [plain]
+        if self.retry_limit_bytes is not None:
+            declared = {"headers": [{"name": "trailer", "present_match": True}]}
+            retried = plain | {
+                "route": plain["route"] | {"retry_policy": _retries()},
+                "request_body_buffer_limit": self.body_limit_bytes or self.retry_limit_bytes,
+            }
+            passing = [plain | {"match": plain["match"] | declared}, retried]
+        if tuple(self.paths) != EVERY_PATH:
+            passing.append(_not_found() | (on(False) if self.picked else {}))
+        return passing
 
 
 def _match(paths: Sequence[str]) -> Json:
