@@ -89,8 +89,12 @@ def test_a_reader_ends_with_the_truth_after_any_failures(
                         await asyncio.sleep(0.001 * key / 4)
                 publisher.wake()
                 await asyncio.sleep(0)
-            await until(lambda: not log.fates and outbox.empty and _settled())
+            await until(lambda: not log.fates and _all_said() and _settled())
             task.cancel()
+
+    def _all_said() -> bool:
+        """Nothing waits, nor is on its way: that may be lost yet."""
+        return outbox.empty and outbox._under_way is None
 
     def _settled() -> bool:
         incarnation = log.view.incarnation
