@@ -21,13 +21,13 @@ from epp.bodies.spans import Body
 from epp.protocol import ENCODERS
 from sidecar.handoff import CLIENT_ERRORS
 from sidecar.http import headers, refusals
-from sidecar.http.client import Answer, Upstream, Whole
+from sidecar.http.client import Answer, Upstream, Whole, whole
 from sidecar.http.incoming import Incoming
 from sidecar.http.refusals import LegError
 from sidecar.proxy import Outcome
 from sidecar.transfer.deadline import Deadline
 from sidecar.transfer.door import Door
-from sidecar.transfer.job import fault_of, leg_call, proven, read_whole
+from sidecar.transfer.job import fault_of, leg_call, proven
 from sidecar.transfer.legs import REFUSED_STATUS
 from sidecar.transfer.params import points_at_itself
 from sidecar.transfer.reading import Visit
@@ -44,6 +44,8 @@ EncodeConnector = Literal["ec-nixl", "ec-example"]
 
 MAX_AT_ONCE = 16
 """Encode legs of one request that are under way."""
+MAX_ANSWER = 256 << 10
+"""Longest answer of an encoder, in bytes."""
 ATTEMPTS = 2
 """Encoders that an item is tried at."""
 _STATUS = {Fault.CONNECT: 503, Fault.CANCELLED: 504}
@@ -230,19 +232,19 @@ class _Encoding:
         sent = leg_call(self.request, self.deadline, leg, body)
         answer = await stage.upstream.send_to(at, proven(sent, leg, at, stage.door, stage.wall_s()))
         try:
-            whole = await read_whole(answer)
+            said = await whole(answer, MAX_ANSWER, LegError(refusals.ENGINE_GARBLED))
         finally:
             answer.close()
         stage.metrics.leg_seconds.observe(stage.clock() - began)
-        return self._read(answer, whole, target)
+        return self._read(answer, said, target)
 
-    def _read(self, answer: Answer, whole: bytes, target: Target) -> Told | Failed:
+    def _read(self, answer: Answer, said: bytes, target: Target) -> Told | Failed:
         status = answer.head.status
         if status >= 400 and headers.is_fit(answer.head.fields):
-            return Failed(Fault.STATUS, status, Whole(answer.head, whole))
+            return Failed(Fault.STATUS, status, Whole(answer.head, said))
         if status != 200:
             return Failed(Fault.GARBLED)
-        told = media.told(whole)
+        told = media.told(said)
         own = self.request.at
         if own is not None and own.host == target.host:
             return told

@@ -15,7 +15,7 @@ import pytest
 from epp.bodies.sharing import Api
 from epp.protocol import ENCODERS
 from epp.sim.serving.embeddings import Embeddings
-from sidecar.encoding.stage import MAX_AT_ONCE
+from sidecar.encoding.stage import MAX_ANSWER, MAX_AT_ONCE
 from tests.fakes.split_pool import CHAT, SplitPool, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
@@ -176,6 +176,16 @@ async def test_where_nothing_is_encoded_elsewhere_the_reason_is_counted(
         await post(pool, body, split=False)
         assert all(one.bodies == [] for one in pool.stations[:ENCODED])
         assert pool.decode.metric("encode_total", outcome=reason) == 1
+
+
+@pytest.mark.parametrize("size", [MAX_ANSWER, MAX_ANSWER + 1])
+async def test_an_encoders_answer_is_read_up_to_its_limit(size: int, tmp_path: Path) -> None:
+    said = b"{}".ljust(size)
+    encoders = {number: RawUpstream(answer(said, fields=JSON)) for number in range(ENCODED)}
+    async with pool_of(tmp_path, encoders) as pool:
+        assert (await post(pool, chat("A"), split=False))[0] == 200
+        outcome = "encoded" if size == MAX_ANSWER else "failed"
+        assert pool.decode.metric("encode_total", outcome=outcome) == 1
 
 
 async def test_a_client_that_leaves_ends_all_that_encode_for_it(tmp_path: Path) -> None:
