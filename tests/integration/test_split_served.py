@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp import app, protocol
+from epp.bodies.sharing import Api
 from epp.config.serve import serve_settings
 from epp.seals import SealKeys
 from sidecar.declared import Declared
@@ -42,10 +43,10 @@ def pool(addresses: Sequence[str]) -> str:
     return msgspec.json.encode({"endpoints": entries}).decode()
 
 
-async def told(port: int, body: bytes) -> dict[str, str]:
-    """Headers that the gateway is to set on a completion."""
+async def told(port: int, body: bytes, path: str = Api.COMPLETIONS) -> dict[str, str]:
+    """Headers that the gateway is to set on a request."""
     client = {
-        ":path": "/v1/completions",
+        ":path": path,
         ":method": "POST",
         "content-type": "application/json",
         protocol.PREFILLER: "evil:80",
@@ -88,6 +89,23 @@ async def test_flags_decide_what_the_gateway_is_told(
     assert ('epp_split_decisions_total{reason="split"}' in text) == split
 
 
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+async def test_a_gateway_is_told_of_a_split_in_every_api(tmp_path: Path) -> None:
+    bodies: dict[str, dict[str, object]] = {
+        Api.COMPLETIONS: ask("hi"),
+        Api.CHAT: {"model": "m", "messages": MESSAGES},
+        Api.RESPONSES: {"model": "m", "input": "hi"},
+        Api.MESSAGES: {"model": "m", "messages": MESSAGES, "max_tokens": 9},
+        Api.GENERATE: {"token_ids": [1, 2, 3]},
+    }
+    async with served(tmp_path, split="always") as (bound, (decode, *prefill)):
+        for path, body in bodies.items():
+            headers = await told_with_sidecar(bound, decode, msgspec.json.encode(body), path)
+            assert set(headers[protocol.PREFILLER].split(",")) <= set(prefill)
+
+
 async def test_what_the_picker_seals_a_sidecar_believes_also_while_the_key_changes(
     tmp_path: Path,
 ) -> None:
@@ -116,10 +134,12 @@ async def test_what_the_picker_seals_a_sidecar_believes_also_while_the_key_chang
                 assert believed(headers)
 
 
-async def told_with_sidecar(bound: app.Ports, decode: str, body: bytes) -> dict[str, str]:
+async def told_with_sidecar(
+    bound: app.Ports, decode: str, body: bytes, path: str = Api.COMPLETIONS
+) -> dict[str, str]:
     """What is told of a request whose destination is the one with a sidecar."""
     while True:
-        headers = await told(bound.grpc, body)
+        headers = await told(bound.grpc, body, path)
         if headers[protocol.DESTINATION] == decode:
             return headers
         assert protocol.PREFILLER not in headers
