@@ -231,7 +231,7 @@ async def _process(log: Path, *words: str) -> AsyncIterator[None]:
             env={**os.environ, "PYTHONPATH": str(Path(epp.__file__).parents[1])},
         )
     try:
-        await until(lambda: _listens(process, log), within_s=scaled(20))
+        await until(lambda: _listens(process, log), within_s=30)
         yield
     finally:
         if process.returncode is None:
