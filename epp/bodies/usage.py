@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -21,9 +22,10 @@ _DATA = b"data:"
 _NAME = b'"usage"'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
-    """Token counts as the engine reported them; None is not known."""
+    """Token counts as the engine reported them; None is not known. Never changed once it is
+    made."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -31,6 +33,17 @@ class Usage:
 
 
 _NOTHING = Usage()
+
+
+class _Told(msgspec.Struct):
+    """Where an answer may tell its usage: of the text of an answer nothing is made."""
+
+    usage: Any = None
+    response: Any = None
+    message: Any = None
+
+
+_TOLD = msgspec.json.Decoder(_Told)
 
 
 class Unknown(Enum):
@@ -149,11 +162,10 @@ class ResponseWatch:
         if _NAME not in text:
             return
         try:
-            body = msgspec.json.decode(text)
+            told = _TOLD.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return
-        for holder in (body, _item(body, "response"), _item(body, "message")):
-            found = _item(holder, "usage")
+        for found in (told.usage, _item(told.response, "usage"), _item(told.message, "usage")):
             if isinstance(found, dict):
                 self._merge(found)
 
@@ -194,8 +206,10 @@ def _item(holder: object, name: str) -> object:
 
 def _count(holder: object, *names: str) -> int | None:
     """The first of these that is a count; booleans, negatives and the like are not."""
+    if not isinstance(holder, dict):
+        return None
     for name in names:
-        value = _item(holder, name)
+        value = holder.get(name)
         if type(value) is int and 0 <= value <= MAX_COUNT:
             return value
     return None

@@ -25,10 +25,10 @@ class Exchange:
     __slots__ = (
         "_began",
         "_first_at",
-        "_meter",
         "_watch",
         "decision_id",
         "hides_usage",
+        "meter",
         "outcome",
         "predicted",
         "recount",
@@ -38,7 +38,8 @@ class Exchange:
     def __init__(self, request: Incoming, now: float) -> None:
         self._began = now
         self._first_at: float | None = None
-        self._meter: Meter | None = None
+        self.meter: Meter | None = None
+        """Measures it, if it counts as a request."""
         self._watch: ResponseWatch | None = None
         self.decision_id = headers.decision_id(request.value(DECISION_ID))
         self.predicted = headers.count(request.value(PREDICTED_CACHED_TOKENS))
@@ -51,21 +52,21 @@ class Exchange:
 
     def measured(self, metrics: AnswerMetrics, labels: tuple[str, ...], size: int) -> None:
         """It counts as a request of this many bytes from here on."""
-        self._meter = metrics.meter(labels, size, self._began)
+        self.meter = metrics.meter(labels, size, self._began)
 
     def answered(self, status: int, content_type: str, content_encoding: str) -> None:
         """The engine's headers are here."""
         self.status = status
         self._watch = ResponseWatch(content_type, content_encoding)
-        if self._meter is not None and status < 400 and is_stream(content_type):
-            self._meter.streams()
+        if self.meter is not None and status < 400 and is_stream(content_type):
+            self.meter.streams()
 
     def piece(self, data: bytes, now: float) -> float | None:
         """The next bytes of the body; returns the time to first byte when these are the first."""
         assert self._watch is not None
         self._watch.feed(data)
-        if self._meter is not None:
-            self._meter.piece(len(data), now)
+        if self.meter is not None:
+            self.meter.piece(len(data), now)
         if self._first_at is not None:
             return None
         self._first_at = now
@@ -76,11 +77,6 @@ class Exchange:
         """Whether pieces may go by which say nothing of usage."""
         return self._watch is not None and self._watch.rests
 
-    def passed(self, size: int, now: float) -> None:
-        """More of the body went by, while `rests`."""
-        if self._meter is not None:
-            self._meter.piece(size, now)
-
     def completed(self) -> None:
         """The whole answer has been handed to the client's connection."""
         self.outcome = Outcome.OK if self.status < 400 else Outcome.ENGINE_ERROR
@@ -88,8 +84,8 @@ class Exchange:
     def ended(self, now: float) -> Ended:
         """The exchange is over."""
         usage = self._watch.finish() if self._watch else Usage()
-        if self._meter is not None:
-            self._meter.end(now, self._recounted(usage), good=self.outcome is Outcome.OK)
+        if self.meter is not None:
+            self.meter.end(now, self._recounted(usage), good=self.outcome is Outcome.OK)
         return Ended(
             decision_id=self.decision_id,
             outcome=self.outcome,

@@ -118,7 +118,9 @@ class Passage:
         wait = self._client.relay(data)
         if wait is not False:
             now = self.moved = self._clock()
-            self._exchange.passed(size, now)
+            meter = self._exchange.meter
+            if meter is not None:
+                meter.piece(size, now)
         return wait
 
     def at_once(self, head: Head, body: bytes, to: NearClient) -> Wait:

@@ -11,7 +11,7 @@ import pytest
 
 from epp.bodies.usage import Unknown, Usage
 from sidecar.proxy import Limits, Outcome
-from tests.fakes.relays import relay_to
+from tests.fakes.relays import Rig, relay_to
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
@@ -508,3 +508,59 @@ async def test_D15_a_large_upload_is_not_kept_and_not_repeated() -> None:
             async with rig.session.post(rig.url + "/", data=body, headers=form) as response:
                 assert response.status == status
     assert len(upstream.received) == 2
+
+
+async def one_by_one(events: list[bytes], rig: Rig, upstream: RawUpstream) -> bytes:
+    """What the client gets of a stream whose next event comes when it has read the last."""
+    read: asyncio.Queue[None] = asyncio.Queue()
+
+    async def script(talk: Conversation) -> None:
+        await talk.send(SSE_HEAD)
+        for event in events:
+            await talk.chunk(event)
+            await read.get()
+        await talk.send(b"0\r\n\r\n")
+
+    upstream.script = script
+    got = b""
+    async with asyncio.timeout(scaled(20)), rig.session.get(rig.url + "/") as response:
+        async for piece in response.content.iter_any():
+            got += piece
+            read.put_nowait(None)
+    return got
+
+
+async def test_D13_an_event_that_names_parameters_does_not_go_by_unseen() -> None:
+    """Protected by `passing.say_nothing`. Red when chunks go by without a look for the name."""
+    plain = [b'data: {"choices":[{"text":"%d"}]}\n\n' % n for n in range(5)]
+    naming = b'data: {"kv_transfer_params":{"remote_host":"10.0.0.1"},"choices":[]}\n\n'
+    upstream = RawUpstream(answer())
+    async with upstream.running(), relay_to(upstream.port) as rig:
+        for _ in range(2):  # on a new connection to the engine, and on a spare one
+            got = await one_by_one([*plain, naming, *plain], rig, upstream)
+            assert got == b"".join((*plain, b'data: {"choices":[]}\n\n', *plain))
+
+
+async def test_D14_usage_is_found_behind_events_that_went_by() -> None:
+    """Protected by `passing.say_nothing`. Red when chunks go by without a look for usage."""
+    event = b'data: {"choices":[{"text":"x"}]}\n\n'
+    usage = b'data: {"choices":[],"usage":' + json.dumps(USAGE).encode() + b"}\n\n"
+    events = [*[event] * 5, usage, b"data: [DONE]\n\n"]
+    upstream = RawUpstream(answer())
+    async with upstream.running(), relay_to(upstream.port) as rig:
+        assert await one_by_one(events, rig, upstream) == b"".join(events)
+        assert (await rig.notes.last()).usage == Usage(100, 64, 20)
+
+
+async def test_D15_a_new_connection_that_dies_is_no_reason_to_ask_again(each_relay: str) -> None:
+    """Protected by `Direct.fail`. Red when a silent end is a dead spare one whatever it was."""
+
+    async def script(talk: Conversation) -> None:
+        talk.reset()
+
+    upstream = RawUpstream(script)
+    async with upstream.running(), relay_to(upstream.port) as rig:
+        async with rig.session.post(rig.url + "/v1/completions", data=b"{}") as response:
+            assert response.status == 502
+        assert len(upstream.received) == 1
+        assert rig.relay.repeats == 0

@@ -7,6 +7,7 @@ how requests are smuggled.
 import itertools
 import os
 import random
+import re
 from dataclasses import dataclass, field
 
 import h11
@@ -20,6 +21,8 @@ from sidecar.relay.framing import Frame, answer_head, chunk, frame_of, request_h
 from sidecar.relay.requests import END, Broken, RequestHead, RequestReader
 
 EVERYDAY, LONG = 2000, 50_000
+_CHUNKS = re.compile(rb"(?<=\r\n)(?=[0-9A-Za-z]+\r\n)")
+"""Where a chunk may begin."""
 Fields = list[tuple[bytes, bytes]]
 
 
@@ -42,9 +45,12 @@ class Read:
 
 
 def pieces(rng: random.Random, data: bytes) -> list[bytes]:
-    """The bytes as a network may cut them."""
-    if rng.random() < 0.3:
+    """The bytes as a network may cut them, or as whoever wrote them may have written."""
+    way = rng.random()
+    if way < 0.2:
         return [data]
+    if way < 0.4:
+        return [piece for piece in _CHUNKS.split(data) if piece]
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 8)))
     edges = [0, *cuts, len(data)]
     return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
@@ -221,6 +227,12 @@ def ours_of_answer(cut: list[bytes], method: str) -> Read:
             read.messages[-1].body += event
 
     for data in cut:
+        size = reader.chunk(data)
+        if size:
+            content = data[-2 - size : -2]
+            assert data.lower() == chunk(content).lower(), "it may go out as it came"
+            take(content)
+            continue
         for event in reader.feed(data):
             take(event)
     take(reader.eof())
@@ -381,3 +393,53 @@ def test_chunks_that_are_hardly_anything_but_framing_are_refused() -> None:
     assert ours_of_answer([answer, *[padded] * 100], "GET").broken
     fine = b"1\r\na\r\n"
     assert not ours_of_requests([head, *[fine] * 100_000]).broken
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"0x5\r\nhello\r\n",
+        b"+5\r\nhello\r\n",
+        b"1_0\r\n0123456789abcdef\r\n",
+        b"05\r\nhello\r\n",
+        b" 5\r\nhello\r\n",
+        b"5;a=b\r\nhello\r\n",
+        b"g\r\nhello\r\n",
+        b"5\r\nhello\r",
+        b"5\r\nhell\r\n",
+        b"5\r\nhelloo\r\n",
+        b"5\r\nhello\r\n5\r\nhello\r\n",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"0\r\n\r\n",
+        b"\r\n",
+        b"5hello",
+    ],
+)
+def test_what_is_not_exactly_one_chunk_as_we_write_it_is_for_the_parser(data: bytes) -> None:
+    reader = AnswerReader(Limits())
+    reader.feed(HEAD)
+    assert reader.chunk(b"5\r\nhello\r\n") == 5
+    assert reader.chunk(b"A\r\n0123456789\r\n") == 10
+    assert reader.chunk(data) == 0
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", HEAD[:-1], HEAD + b"6\r\nab", HEAD + b"5\r\nhello\r", HEAD + b"5"]
+)
+def test_a_chunk_begins_only_between_two_chunks(begun: bytes) -> None:
+    reader = AnswerReader(Limits())
+    reader.feed(begun)
+    assert reader.chunk(b"5\r\nhello\r\n") == 0
+
+
+def test_chunks_that_went_by_leave_the_reader_where_it_was() -> None:
+    reader = AnswerReader(Limits())
+    reader.feed(HEAD + b"3\r\nabc\r\n")
+    assert reader.chunk(b"5\r\nhello\r\n") == 5
+    assert reader.feed(b"2\r\nd") == [b"d"]
+    assert reader.chunk(b"5\r\nhello\r\n") == 0, "it stands inside a chunk"
+    assert reader.feed(b"e\r\n0\r\n\r\n") == [b"e", END]
+    assert reader.reusable
