@@ -3,8 +3,12 @@
 import json
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from epp.answers import AnswerMetrics
+from sidecar.http.exchange import Exchange
 from sidecar.http.headers import Content
+from sidecar.http.incoming import Incoming
 from sidecar.http.passing import Passing
 from sidecar.http.recounting import MAX_EVENT, MAX_JSON, Recounted, recounted
 
@@ -83,3 +87,19 @@ def test_the_announced_length_is_that_of_the_new_number() -> None:
     body = passing.finish()
     assert passing.length == len(body) == len(CHAT) - 2
     assert json.loads(body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 7}
+
+
+def test_metrics_say_what_clients_hear_and_reports_what_the_engine_said() -> None:
+    registry = CollectorRegistry()
+    exchange = Exchange(Incoming(method="POST", target="/v1/completions", fields=[]), 0.0)
+    exchange.measured(AnswerMetrics(registry), ("m", "m", "", ""), 10)
+    exchange.recount = lambda: 32
+    exchange.answered(200, "application/json", "")
+    exchange.piece(CHAT, 1.0)
+    exchange.completed()
+    assert exchange.ended(2.0).usage.cached_tokens == 100
+    name = "llm_d_epp_request_cached_tokens_sum"
+    told = [
+        one.value for family in registry.collect() for one in family.samples if one.name == name
+    ]
+    assert told == [32]
