@@ -126,6 +126,13 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
         await until_matches(other, TWO, (a, 0), (b, 0))
         assert await other.metric('epp_state_events_total{event="blocks-implausible"}') == 0
 
+        redis.freeze()
+        await other.until_metric("epp_lease_held", 0.0, within_s=2 * LEASE_S)
+        assert set(await matches(other, ONE)) == {f"127.0.0.1:{one.port}" for one in (a, b)}
+        redis.thaw()
+        await other.until_metric("epp_lease_held", 1.0, within_s=2 * LEASE_S)
+        await until_matches(other, THREE, (a, cached(THREE)), (b, 0))
+
         other.terminate()
         assert await other.ended(20) == 0
         key = "epp:{default:0}:elected:plain-writer"
