@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from sidecar.http.service import Service
+from sidecar.http.shell import Shell
 from sidecar.proxy import Listen
 
 from .reply import AiohttpClient
@@ -12,33 +13,17 @@ CLOSE_S = 2.0
 """How long handlers whose client has left may take to end once they are cut."""
 
 
-class AiohttpRelay:
-    """A `proxy.Relay`. Give it to one event loop; `start` it once."""
+class AiohttpRelay(Shell):
+    """A `proxy.Relay`. Give it to one event loop; `start` it once. It bounds no connections."""
 
     def __init__(self, *, listen: Listen, service: Service) -> None:
-        self._listen = listen
-        self._service = service
+        super().__init__(listen, service)
         self._runners: list[web.ServerRunner] = []
-        self.refused = 0  # aiohttp's server has no bound
-        self.leg_port: int | None = None
-        """Where legs are taken besides; known once it runs."""
 
     @property
     def engine_connections(self) -> int:
         """Not counted: aiohttp keeps them to itself."""
         return 0
-
-    @property
-    def in_flight(self) -> int:
-        return self._service.in_flight
-
-    @property
-    def held_bytes(self) -> int:
-        return self._service.store.held_bytes
-
-    @property
-    def repeats(self) -> int:
-        return self._service.upstream.repeats
 
     @property
     def connections(self) -> int:

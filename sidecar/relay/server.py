@@ -7,6 +7,7 @@ from email.utils import formatdate
 from sidecar.http.client import Client, NearClient
 from sidecar.http.direct import Direct, Over
 from sidecar.http.service import Service
+from sidecar.http.shell import Shell
 from sidecar.proxy import Limits, Listen
 
 from .clients import ClientConnection
@@ -19,13 +20,12 @@ SWEEP_S = 1.0
 """Longest time between two looks at what takes too long."""
 
 
-class OwnRelay:
+class OwnRelay(Shell):
     """A `proxy.Relay`. Give it to one event loop; `start` it once."""
 
     def __init__(self, *, listen: Listen, service: Service, engines: Engines) -> None:
         """`engines` is the service's own upstream."""
-        self._listen = listen
-        self._service = service
+        super().__init__(listen, service)
         self._engines = engines
         self._wall_s: Callable[[], float] = service.wall_s
         self._servers: list[asyncio.Server] = []
@@ -33,22 +33,6 @@ class OwnRelay:
         self._sweeping: asyncio.TimerHandle | None = None
         self._date = (0, b"")
         self.limits: Limits = service.limits
-        self.refused = 0
-        """Connections that found no room."""
-        self.leg_port: int | None = None
-        """Where legs are taken besides; known once it runs."""
-
-    @property
-    def in_flight(self) -> int:
-        return self._service.in_flight
-
-    @property
-    def held_bytes(self) -> int:
-        return self._service.store.held_bytes
-
-    @property
-    def repeats(self) -> int:
-        return self._engines.repeats
 
     @property
     def connections(self) -> int:
