@@ -49,7 +49,7 @@ from .wiring import (
 
 LAST_WORDS_S = 1.0
 """How long the log may take to hear the last words."""
-GC_THRESHOLDS = (20_000, 20, 20)
+GC_THRESHOLDS = (5_000, 5, 5)
 """Objects made in excess of those let go before a look, and looks before a deeper one."""
 RESTART_S = 1.0
 """Pause before a background task that failed is started again."""

@@ -100,6 +100,7 @@ class Service:
             client.cut()
         finally:
             self.running.discard(task)
+            del task  # or a cancelled one would hold this frame, and the frame the task
             self.journal.ended(exchange.ended(self.clock()))
 
     async def cut(self, within_s: float) -> None:

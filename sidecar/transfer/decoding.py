@@ -33,8 +33,8 @@ class DecodeLeg:
     task: "asyncio.Task[DecodeEnded | DecodeFailed] | None" = field(default=None, init=False)
 
     def cancel(self) -> None:
-        assert self.task is not None
-        self.task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     async def run(self, action: SendDecode) -> DecodeEnded | DecodeFailed:
         if action.deadline is not None and self.tools.clock() > action.deadline:

@@ -82,29 +82,38 @@ class Handover:
 
     async def serve(self) -> None:
         """Answer the client. Raises CancelledError, once all is done, for a client that left."""
-        handler = asyncio.current_task()
-        assert handler is not None
-        left: asyncio.CancelledError | None = None
         self._expire()
         try:
-            async with asyncio.TaskGroup() as legs:
-                driving = legs.create_task(self._drive(legs))
-                while not driving.done():
-                    try:
-                        await asyncio.wait({driving})
-                    except asyncio.CancelledError as cancelled:
-                        if left is not None:
-                            raise
-                        left = cancelled
-                        handler.uncancel()
-                        self._events.put_nowait(ClientGone())
+            left = await self._driven()
         finally:
             for leg in tuple(self._timers):
                 self._disarm(leg)
-        if left is not None:
-            raise left
+        if left:
+            raise asyncio.CancelledError
         if not self._answered:
             raise ConnectionError("the client has left")
+
+    async def _driven(self) -> bool:
+        """Whether the client left before all was done.
+
+        Its cancellation ends here: one that went on would hold this frame, which holds the group,
+        and that the present task, which keeps what it was cancelled with.
+        """
+        left = False
+        async with asyncio.TaskGroup() as legs:
+            driving = legs.create_task(self._drive(legs))
+            while not driving.done():
+                try:
+                    await asyncio.wait({driving})
+                except asyncio.CancelledError:
+                    if left:
+                        raise
+                    left = True
+                    handler = asyncio.current_task()
+                    assert handler is not None
+                    handler.uncancel()
+                    self._events.put_nowait(ClientGone())
+        return left
 
     async def _drive(self, legs: asyncio.TaskGroup) -> None:
         job, clock = self.job, self.tools.clock
@@ -225,12 +234,13 @@ class Handover:
         )
         leg.task = legs.create_task(leg.run(action))
         leg.task.add_done_callback(
-            lambda task: self._ended(task, PrefillFailed(action.leg, Fault.CANCELLED), action.leg)
+            lambda task: self._ended(task, leg, PrefillFailed(action.leg, Fault.CANCELLED))
         )
         self._arm(action.leg, action.within_s)
 
     def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
-        self.job.exchange.recount = None if action.transfer is None else self._cached_elsewhere
+        pulls = action.transfer is not None
+        self.job.exchange.recount = self._answers.cached_elsewhere if pulls else None
         self.job.trace.begins(action)
         self._tally.begins(action)
         leg = self._decode = DecodeLeg(
@@ -243,7 +253,7 @@ class Handover:
         )
         leg.task = legs.create_task(self._decoded(leg, action))
         leg.task.add_done_callback(
-            lambda task: self._ended(task, DecodeFailed(action.leg, Fault.CANCELLED), action.leg)
+            lambda task: self._ended(task, leg, DecodeFailed(action.leg, Fault.CANCELLED))
         )
         self._arm(action.leg, action.within_s)
 
@@ -254,17 +264,19 @@ class Handover:
             self._events.put_nowait(ClientGone())
             return DecodeFailed(action.leg, Fault.CANCELLED)
 
-    def _ended(self, task: "asyncio.Task[Event]", cancelled: Event, leg: str) -> None:
+    def _ended(
+        self,
+        task: "asyncio.Task[Event]",
+        leg: PrefillLeg | DecodeLeg,
+        cancelled: PrefillFailed | DecodeFailed,
+    ) -> None:
         """The leg's one event. A failure of our own is the task group's to raise."""
-        self._disarm(leg)
+        leg.task = None  # a task that was cancelled holds the frames it was in, and they the leg
+        self._disarm(cancelled.leg)
         if task.cancelled():
             self._events.put_nowait(cancelled)
         elif task.exception() is None:
             self._events.put_nowait(task.result())
-
-    def _cached_elsewhere(self) -> int | None:
-        """Fault D14."""
-        return None if self._prefill is None else self._prefill.cached_tokens
 
     def _first_byte(self) -> None:
         """The decode leg's answer is good; somebody gets it, or nobody."""

@@ -84,12 +84,17 @@ class Tools:
 
 @dataclass(slots=True)
 class Answers:
-    """Whole error answers, by leg, one of which the client may get.
-
-    Only those of the last two legs can be asked for: two may run at once.
-    """
+    """What legs were answered that the client hears of. It knows nothing of the request, so that
+    whoever answers the client may keep it."""
 
     by_leg: dict[str, Whole] = field(default_factory=dict)
+    """Whole error answers, one of which the client may get. Only those of the last two legs can be
+    asked for: two may run at once."""
+    cached_tokens: int | None = None
+    """Prompt tokens that the prefill engine had in its cache, where its answer told (D14)."""
+
+    def cached_elsewhere(self) -> int | None:
+        return self.cached_tokens
 
     def put(self, leg: str, head: Head, body: bytes) -> None:
         while len(self.by_leg) > 1:

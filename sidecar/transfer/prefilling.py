@@ -40,8 +40,6 @@ class PrefillLeg:
     """Called once, right before a leg goes out that its decode leg must meet."""
     answered_at: float | None = field(default=None, init=False)
     """When the answer's headers came."""
-    cached_tokens: int | None = field(default=None, init=False)
-    """Prompt tokens that the prefill engine had in its cache, where its answer tells."""
     task: "asyncio.Task[PrefillAnswered | PrefillFailed] | None" = field(default=None, init=False)
 
     def cancel(self) -> None:
@@ -50,7 +48,8 @@ class PrefillLeg:
         loop.call_later(CANCEL_S, self._cut)
 
     def _cut(self) -> None:
-        assert self.task is not None
+        if self.task is None:
+            return
         if self.answered_at is None:
             self.task.cancel()
         else:
@@ -129,7 +128,7 @@ class PrefillLeg:
             return PrefillFailed(action.leg, Fault.GARBLED)
         self.answered_at = self.tools.clock()
         found = self.tools.plan.read(await read_whole(answer), meeting)
-        self.cached_tokens = found.cached_tokens
+        self.answers.cached_tokens = found.cached_tokens
         if found.transfer is not None and points_at_itself(found.transfer.host):
             self.metrics.misaddressed.inc()
             own = self.job.request.at
