@@ -37,6 +37,8 @@ IMAGE = {
     "kwargs_data": None,
 }
 MEDIA = (Media(media_identity("a cat"), 70), Media(media_identity("a song"), 130))
+LIMITED = {messages.API: {"max_tokens": 1}}
+"""Engines refuse a message without one."""
 PARSERS = {
     openai.CHAT: openai.chat,
     messages.API: messages.messages,
@@ -120,7 +122,7 @@ async def test_each_api_gets_the_tokens_that_its_engine_renders(api: str) -> Non
     assert one.tokenized.asked == []
     (asked,) = one.rendered.asked
     assert asked.pop("mm_payload") == "none"
-    assert {"model": "m", **asked} == body(api)
+    assert {"model": "m", **asked} == body(api, **LIMITED.get(api, {}))
 
 
 async def test_images_count_by_the_names_and_places_that_the_engine_gives_them() -> None:
@@ -198,13 +200,16 @@ async def test_a_body_that_cannot_be_read_is_not_rendered() -> None:
 def test_only_what_shapes_a_prompt_is_part_of_the_question() -> None:
     shaped = {"messages": [], "tools": [], "chat_template_kwargs": {}, "reasoning_effort": "low"}
     rest = {"model": "m", "max_tokens": 5, "kv_transfer_params": {}, "user": "u", "stop": "x"}
-    names = [name for name, _ in question(json.dumps({**rest, **shaped}).encode()) or ()]
+    names = [
+        name for name, _ in question(openai.CHAT, json.dumps({**rest, **shaped}).encode()) or ()
+    ]
     assert names == [*sorted(shaped), "mm_payload"]
 
 
 @pytest.mark.parametrize("cut", ["truncate_prompt_tokens", "truncation"])
 def test_the_limit_of_an_answer_shapes_a_prompt_that_is_cut_to_fit(cut: str) -> None:
-    names = [name for name, _ in question(json.dumps({"max_tokens": 5, cut: -1}).encode()) or ()]
+    whole = json.dumps({"max_tokens": 5, cut: -1}).encode()
+    names = [name for name, _ in question(openai.CHAT, whole) or ()]
     assert names == [*sorted(["max_tokens", cut]), "mm_payload"]
 
 

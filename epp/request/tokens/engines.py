@@ -77,7 +77,7 @@ class Engines:
             return None, (), "not rendered"
         if not asking.open(parsed.model):
             return None, (), "not rendered"
-        fields = await self._offload.run(len(body), lambda: rendering.question(body))
+        fields = await self._offload.run(len(body), lambda: rendering.question(parsed.api, body))
         if fields is None:
             return None, (), "not rendered"
         path = rendering.PATHS[parsed.api]

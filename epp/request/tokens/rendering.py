@@ -39,18 +39,25 @@ _SHAPELESS = frozenset(
 _LIMITS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 """They shape a prompt that is cut to fit."""
 _CUTS = frozenset({"truncate_prompt_tokens", "truncation"})
-_ONLY_NAMES: Fields = (("mm_payload", b'"none"'),)
+_ONLY_NAMES = ("mm_payload", b'"none"')
 """Of media their names and places are wanted, and not their numbers."""
+_ADDED: Mapping[str, Fields] = {
+    openai.CHAT: (_ONLY_NAMES,),
+    messages.API: (("max_tokens", b"1"), _ONLY_NAMES),
+    responses.API: (_ONLY_NAMES,),
+}
+"""What is asked beside that; a message without a limit is refused."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def question(body: bytes) -> Fields | None:
+def question(api: str, body: bytes) -> Fields | None:
     """Members of a body that shape its prompt, in a fixed order; None where it is no object."""
     try:
         members = _members.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     left_out = _SHAPELESS - _LIMITS if members.keys() & _CUTS else _SHAPELESS
-    kept = sorted(name for name in members if name not in left_out)
-    return (*((name, bytes(members[name])) for name in kept), *_ONLY_NAMES)
+    kept = {name: bytes(members[name]) for name in sorted(members) if name not in left_out}
+    added = (one for one in _ADDED[api] if one[0] not in kept)
+    return (*kept.items(), *added)
