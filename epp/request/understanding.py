@@ -108,8 +108,7 @@ class Understanding:
         try:
             size = catalog.work_bytes(arrival, rules)
             small = size <= SMALL_BYTES
-            within = self._within_s(hints.timeout_s)
-            async with _NONE if small else asyncio.timeout(within):
+            async with _NONE if small else asyncio.timeout(self._within_s(hints.timeout_s)):
                 reading = await self._offload.run(
                     size, lambda: _read(arrival, hints.model, rules, self._objectives)
                 )

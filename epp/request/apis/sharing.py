@@ -21,4 +21,9 @@ class Generation(Body):
 
 def whole(api: Api, request: Body) -> str:
     """Why one engine must compute all of it, as a stable word; empty where two may share it."""
-    return sharing.whole(api, lambda name: bytes(getattr(request, name))) or ""
+
+    def value(name: str) -> bytes | None:
+        raw = getattr(request, name)
+        return None if raw is ABSENT else bytes(raw)
+
+    return sharing.whole(api, value) or ""
