@@ -11,6 +11,7 @@ from epp.errors import ConfigError, Fenced, StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.store import Saved
 from epp.state.store import memory as port
+from epp.state.store.abreast import PROMPT_S
 from epp.state.store.frames import MAX_FRAME, frame
 from epp.state.store.memory import ServerLimits, StateServer
 from epp.state.store.open import open_writer
@@ -79,6 +80,21 @@ async def test_records_arrive_in_order() -> None:
         await writer.close()
         await until(lambda: server.writers == 0)
     assert not server.connected
+
+
+async def test_what_waited_while_nobody_read_is_not_taken_for_news() -> None:
+    async with serving() as server, asyncio.TaskGroup() as tasks:
+        writer = writer_to(server)
+        await writer.claim(Incarnation(A, 1), 7)
+        saying = tasks.create_task(append_for_ever(writer))
+        reading = server.records()
+        await anext(reading)
+        await asyncio.sleep(PROMPT_S + 0.2)
+        await anext(reading)
+        assert server.behind_s > PROMPT_S
+        saying.cancel()
+        await reading.aclose()
+        await writer.close()
 
 
 async def test_a_snapshot_and_a_memory_reach_the_picker_and_the_next_writer() -> None:

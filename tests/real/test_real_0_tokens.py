@@ -19,12 +19,14 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from epp.request.apis.openai import chat
+from epp.request.apis import messages, responses
+from epp.request.apis.openai import CHAT, chat
 from epp.request.apis.prompt import TextPrompt
 from epp.request.tokens import Prefixes
 from epp.request.tokens.engine import answered
 from epp.request.tokens.files import read
 from epp.request.tokens.local import LocalModel
+from epp.request.tokens.rendering import PATHS, question
 from epp.request.tokens.tokenised import UnrenderableError
 from epp.sim.fleets import vllm
 from epp.sim.fleets.ports import HOST, free_ports
@@ -140,3 +142,31 @@ async def test_completions_have_the_engines_tokens(renderer: Renderer) -> None:
             status, answer = await renderer.ask("/tokenize", asked)
             assert status == 200
             assert renderer.local.ids(fields(**asked)) == answered(answer).ids
+
+
+async def test_whole_requests_are_rendered_without_what_shapes_no_prompt(
+    renderer: Renderer,
+) -> None:
+    text = "Größe: 3 km², 你好 " * 20
+    turn = {"role": "user", "content": text}
+    plain = {"messages": [turn]}
+    answering = {"max_tokens": 7, "temperature": 0.5, "stream": True, "stop": ["x"], "user": "u"}
+    requests = {
+        CHAT: {**plain, **answering, "max_completion_tokens": 5},
+        messages.API: {**plain, "max_tokens": 7, "stop_sequences": ["x"], "stream": True},
+        responses.API: {"input": [turn], "max_output_tokens": 7, "store": False},
+    }
+    status, tokenized = await renderer.ask("/tokenize", plain)
+    assert status == 200
+    words = renderer.local.ids(fields(prompt=text, add_special_tokens=False))[8:-8]
+    for api, body in requests.items():
+        asked = question(api, json.dumps({"model": MODEL, **body}).encode())
+        assert asked is not None
+        members = {name: json.loads(raw) for name, raw in asked}
+        status, answer = await renderer.ask(PATHS[api], members)
+        assert (api, status) == (api, 200), answer
+        rendered = answered(answer)
+        assert rendered.media == ()
+        # Messages and responses become a chat in a way that is the engine's own.
+        assert words in rendered.ids, api
+        assert api != CHAT or rendered.ids == answered(tokenized).ids
