@@ -202,6 +202,35 @@ class Engine:
         self._memory.hasher.extend(hashes, prompt, namespace)
         return len(self.pool.lookup(hashes)) * self.settings.block_tokens
 
+    def prefix_contents(self, hashes: Sequence[int]) -> list[Content]:
+        """What the cache holds of a chain of hashes, from its start."""
+        return [self.pool.read(block) for block in self.pool.lookup(hashes)]
+
+    def hashes_of(self, prompt: Sequence[int], namespace: Namespace = NO_NAMESPACE) -> list[int]:
+        """The chain of a prompt's blocks that a request can start on: without its last token."""
+        hashes: list[int] = []
+        self._memory.hasher.extend(hashes, prompt, namespace)
+        return hashes[: (len(prompt) - 1) // self.settings.block_tokens]
+
+    def adopt(
+        self, prompt: Sequence[int], namespace: Namespace, contents: Sequence[Content]
+    ) -> int:
+        """Cache what another engine holds of a prompt, from its start; returns how many blocks of
+        it are new here, none where there is no room."""
+        hashes = self.hashes_of(prompt, namespace)[: len(contents)]
+        hits = self.pool.lookup(hashes)
+        fresh = len(hashes) - len(hits)
+        if fresh <= 0 or not self.pool.can_take(fresh, hits):
+            return 0
+        self.pool.hold(hits)
+        blocks = [*hits, *self.pool.allocate(fresh)]
+        self.pool.index(blocks, hashes, first=len(hits), tokens=prompt, namespace=namespace)
+        for block, content in zip(blocks[len(hits) :], contents[len(hits) :], strict=True):
+            self.pool.write(block, content)  # as it came, whatever is wrong with it
+        self.pool.release(blocks)
+        self.counters.fetched_blocks += fresh
+        return fresh
+
     def _die(self, why: str) -> None:
         self.dead = why
         self._batch, self._due = [], None

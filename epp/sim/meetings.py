@@ -2,7 +2,8 @@
 
 NIXL's prefill engine answers with an offer (`transfer`). These connectors answer with nothing: both
 legs carry one name, under which the prefill engine keeps its offer, and the decode engine asks for
-it there. Whoever gives one name to two requests gets the KV of the wrong one.
+it there. Whoever gives one name to two requests gets the KV of the wrong one. With offloading a
+request may name a third engine besides (`remote_kv_source`), whose cache holds some of its prompt.
 
 | connector | prefill leg | decode leg |
 |---|---|---|
@@ -46,6 +47,7 @@ class _Peer(msgspec.Struct, frozen=True):
 class _Offloading(msgspec.Struct, frozen=True):
     remote_decoder: _Peer | None = None
     remote_prefiller: _Peer | None = None
+    remote_kv_source: _Peer | None = None
 
 
 def mooncake(params: object) -> Transfer:
@@ -67,12 +69,16 @@ def offloading(params: object) -> Transfer:
         read = msgspec.convert(params, _Offloading)
     except msgspec.ValidationError:
         return NO_TRANSFER
+    source = _at(read.remote_kv_source)
     if read.remote_decoder is not None:
-        return Transfer(offer=True, name=read.remote_decoder.kv_request_id)
-    peer = read.remote_prefiller
+        return Transfer(offer=True, name=read.remote_decoder.kv_request_id, source=source)
+    return Transfer(meet=_at(read.remote_prefiller), source=source)
+
+
+def _at(peer: _Peer | None) -> MeetAsk | None:
     if peer is None or not peer.remote_host:
-        return NO_TRANSFER
-    return Transfer(meet=MeetAsk(peer.kv_request_id, peer.remote_host, peer.remote_port))
+        return None
+    return MeetAsk(peer.kv_request_id, peer.remote_host, peer.remote_port)
 
 
 def sglang(room: Room, *, prefills: bool) -> Transfer:

@@ -138,6 +138,8 @@ class Counters:
     pulled_blocks: int = 0
     pull_seconds: float = 0.0
     failed_pulls: int = 0
+    fetched_blocks: int = 0
+    """Cached blocks that came from another engine's cache."""
     preemptions: int = 0
     refused: int = 0
     """Requests that found the waiting queue full."""

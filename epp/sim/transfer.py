@@ -68,6 +68,8 @@ class Transfer:
     pull: PullAsk | None = None
     meet: MeetAsk | None = None
     """Ask for the pull there, before anything else."""
+    source: MeetAsk | None = None
+    """Fetch from there what its cache holds of the prompt, before it is computed here."""
     misuse: Misuse | None = None
 
 

@@ -195,6 +195,28 @@ async def test_kv_of_a_third_pod_is_offered_to_whoever_computes_the_prompt(
         assert sum(b"remote_kv_source" in one for one in prefill.bodies) == 1
 
 
+async def test_what_the_source_has_cached_is_not_computed_again(tmp_path: Path) -> None:
+    """The source is the first station, whose port all sidecars of the pool are told."""
+    async with pool_of("offloading", tmp_path) as pool:
+        source, counters = pool.prefill, pool.decode.sim.driver.engine.counters
+        url = source.url + COMPLETIONS
+        async with pool.session.post(url, json=ask("known", max_tokens=1)) as response:
+            assert response.status == 200
+        for name, known in (("known", True), ("new", False)):
+            before = counters.computed_prompt_tokens
+            status, got = await pool.post(ask(name), targets="", **{KV_SOURCE: source.address})
+            assert (status, text_of(got)) == (200, text_of(await pool.alone(ask(name))))
+            assert (counters.computed_prompt_tokens - before <= 16) == known
+        assert counters.fetched_blocks > 0
+
+
+async def test_a_source_that_is_gone_costs_nothing_but_the_prompt(tmp_path: Path) -> None:
+    async with pool_of("offloading", tmp_path, p2p_port=1) as pool:
+        named = {KV_SOURCE: pool.prefill.address}
+        status, got = await pool.post(ask(), targets="", **named)
+        assert (status, text_of(got)) == (200, text_of(await pool.alone(ask())))
+
+
 async def test_an_engine_in_decode_mode_is_never_asked_to_compute_a_prompt(tmp_path: Path) -> None:
     async with pool_of("sglang", tmp_path) as pool:
         pool.prefill.fault(status=503)

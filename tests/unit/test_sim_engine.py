@@ -415,3 +415,34 @@ def test_a_finish_carries_the_times_of_its_request() -> None:
 def test_no_engine_can_be_like_this(field: str, value: float) -> None:
     with pytest.raises(ValueError, match="must"):
         engine_with(**{field: value})
+
+
+def cached_elsewhere(prompt: Sequence[int]) -> list[tuple[int, int]]:
+    """What another engine, named differently, has cached of a prompt."""
+    other = engine_with(hash_seed=7)
+    now = 0.0
+    other.admit(ask("a", prompt, tokens=1), now)
+    step = other.step(now)
+    while step.next_at is not None:
+        step = other.step(step.next_at)
+    return other.prefix_contents(other.hashes_of(prompt))
+
+
+def test_what_another_engine_has_cached_is_found_like_what_was_computed_here() -> None:
+    prompt = list(range(14))
+    contents = cached_elsewhere(prompt)
+    assert len(contents) == 3
+    engine = engine_with()
+    assert engine.adopt(prompt, Namespace("", ""), contents) == 3
+    assert (engine.cached_prefix(prompt), engine.pool.used) == (12, 0)
+    assert engine.adopt(prompt, Namespace("", ""), contents) == 0
+    stored = [one for one in engine.step(0.0).events if isinstance(one, BlockStored)]
+    assert [len(one.block_hashes) for one in stored] == [3]
+
+
+def test_without_room_nothing_is_adopted() -> None:
+    prompt = list(range(14))
+    contents = cached_elsewhere(prompt)
+    engine = engine_with(num_blocks=2, max_batched_tokens=8)
+    assert engine.adopt(prompt, Namespace("", ""), contents) == 0
+    assert engine.cached_prefix(prompt) == 0

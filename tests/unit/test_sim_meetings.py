@@ -56,7 +56,7 @@ def test_the_other_connectors_names_are_read() -> None:
     assert offloading({"remote_decoder": {"kv_request_id": "x"}}).name == "x"
     peer = {"kv_request_id": "x", "remote_host": "h", "remote_port": 7777}
     assert offloading({"remote_prefiller": peer}).meet == MeetAsk("x", "h", 7777)
-    assert offloading({"remote_prefiller": {"kv_request_id": "x"}}) is NO_TRANSFER
+    assert offloading({"remote_prefiller": {"kv_request_id": "x"}}) == NO_TRANSFER
     room = Room("h", 8998, 7)
     assert sglang(room, prefills=True) == Transfer(offer=True, name="7")
     assert sglang(room, prefills=False).meet == MeetAsk("7", "h", 8998)
@@ -77,3 +77,11 @@ def test_a_storage_belongs_to_its_connector() -> None:
         EngineSettings(kv_storage=Path("x"))
     with pytest.raises(ValueError, match="kv_connector"):
         EngineSettings(kv_connector="nixl")  # type: ignore[arg-type]
+
+
+def test_offloading_may_name_a_third_engine_that_has_some_of_the_prompt() -> None:
+    source = {"kv_request_id": "s", "remote_host": "h", "remote_port": 9}
+    at = MeetAsk("s", "h", 9)
+    assert offloading({"remote_kv_source": source}) == Transfer(source=at)
+    leg = {"remote_decoder": {"kv_request_id": "r"}, "remote_kv_source": source}
+    assert offloading(leg) == Transfer(offer=True, name="r", source=at)

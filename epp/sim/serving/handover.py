@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from epp.sim.serving.driver import Driver
 from epp.sim.serving.faults import FaultBox
 from epp.sim.serving.puller import Puller
 from epp.sim.serving.rooms import Rooms
-from epp.sim.serving.side_channel import MESSAGE_TIMEOUT_S, Peers, SideChannel
+from epp.sim.serving.side_channel import MESSAGE_TIMEOUT_S, Peers, PullError, SideChannel
 from epp.sim.serving.state_page import describe_transfers
 from epp.sim.serving.storage import Storage
 from epp.sim.settings import EngineSettings
@@ -86,6 +87,14 @@ class Handover:
     async def met(self, ask: MeetAsk) -> PullAsk:
         """The offer that another engine has, or will have, under a name. Raises PullError."""
         return await self._peers.meet(ask, self._settings.meet_s)
+
+    async def fetch(self, source: MeetAsk, prompt: Sequence[int], namespace: Namespace) -> None:
+        """Cache what another engine has cached of a prompt; nothing where it cannot be had."""
+        engine = self._driver.engine
+        with suppress(PullError):
+            contents = await self._peers.prefix(source, engine.hashes_of(prompt, namespace))
+            if engine is self._driver.engine:
+                engine.adopt(prompt, namespace, contents)
 
     def store(self, prompt: Sequence[int], namespace: Namespace, offer: Offer) -> None:
         """Write what the prompt's blocks hold into the storage; nobody else will read them here."""

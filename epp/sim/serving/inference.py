@@ -103,6 +103,8 @@ class Inference:
             one = len(ask.prompts) * ask.choices == 1
             pull = self._handover.stored(ask.prompts[0], ask.namespace) if one else None
             return replace(ask, transfer=replace(transfer, pull=pull))
+        if transfer.source is not None:
+            await self._handover.fetch(transfer.source, ask.prompts[0], ask.namespace)
         if transfer.meet is None:
             return ask
         try:

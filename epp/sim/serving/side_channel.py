@@ -47,6 +47,12 @@ class Meet(msgspec.Struct, frozen=True, kw_only=True):
     engine_id: str | None = None
 
 
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """A question for what is cached of a prompt."""
+
+    hashes: list[int]
+
+
 class PullError(EppError):
     """Another engine refused, or did not answer."""
 
@@ -69,6 +75,7 @@ class SideChannel:
                 web.post("/return", self._route(self._return)),
                 web.post("/beat", self._route(self._beat)),
                 web.post("/meet", self._meet),
+                web.post("/prefix", self._prefix),
                 web.get("/query", self._query),
             ]
         )
@@ -76,6 +83,14 @@ class SideChannel:
 
     async def _query(self, _: web.Request) -> web.Response:
         return web.json_response({"0": {"engine_id": self._driver.engine_id, "worker_addr": {}}})
+
+    async def _prefix(self, request: web.Request) -> web.Response:
+        try:
+            chain = msgspec.json.decode(await request.read(), type=Chain)
+        except msgspec.DecodeError as error:
+            return web.Response(status=400, text=str(error))
+        contents = self._driver.engine.prefix_contents(chain.hashes)
+        return web.Response(body=_encode(contents), content_type="application/json")
 
     async def _meet(self, request: web.Request) -> web.Response:
         try:
@@ -173,7 +188,13 @@ class Peers:
             raise PullError("another engine offered nothing that can be pulled")
         return pull
 
-    async def _send(self, route: str, ask: PullAsk, message: Message) -> list[Content]:
+    async def prefix(self, source: MeetAsk, hashes: Sequence[int]) -> list[Content]:
+        """What another engine has cached of a chain, from its start. Raises PullError."""
+        return await self._send("prefix", source, Chain(hashes=list(hashes)))
+
+    async def _send(
+        self, route: str, ask: PullAsk | MeetAsk, message: Message | Chain
+    ) -> list[Content]:
         url = _url(route, ask)
         try:
             async with self._http.post(url, data=_encode(message)) as response:
