@@ -231,3 +231,4 @@ async def test_engines_behind_sidecars_need_nobody_elected(redis: RedisServer) -
         await asyncio.sleep(0.3)
         assert one.elector.counts["taken"] == 0
         assert redis.command("DBSIZE") == ":0\r\n"
+        assert set(one.plain.happened.values()) == {0}, "every word is there from the start"

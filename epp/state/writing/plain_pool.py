@@ -31,7 +31,7 @@ from epp.state.served_models import base_on
 from epp.state.store import Writer
 
 from .plain import Means, PlainWriter
-from .publisher import Tempo
+from .publisher import Tempo, Wrote
 
 MOST = 512
 """Engines that one replica writes for: each is a subscription, a connection to the store, and a
@@ -47,6 +47,8 @@ RESTART_S = 1.0
 """Pause before a writer that failed is started again."""
 MODELS_S = 2.0
 """How long an engine may take to say what it serves."""
+FAILED = "failed"
+"""Word of `happened` for writers that were started again."""
 COUNTED = ("frames", "gaps", "restarts", "replays", "failed-replays", "undecodable", "other-ranks")
 """Words of `happened` about the engines' events."""
 
@@ -120,7 +122,8 @@ class PlainWriters:
 
     @property
     def happened(self) -> Mapping[str, int]:
-        found = Counter(dict.fromkeys(COUNTED, 0)) | self._counts
+        found = Counter(dict.fromkeys((*Wrote, FAILED, *COUNTED), 0))
+        found.update(self._counts)
         for post in self._posts.values():
             found.update(_counted(post.writer))
         return found
@@ -188,7 +191,7 @@ class PlainWriters:
             try:
                 return await writer.run()
             except Exception:  # edge of the task
-                self._counts["failed"] += 1
+                self._counts[FAILED] += 1
                 log.exception("writing for an engine failed", endpoint=str(endpoint))
             await asyncio.sleep(RESTART_S)
 
@@ -199,7 +202,7 @@ class PlainWriters:
             fetch=self._fetch,
             context=context,
             naming=self._naming,
-            count=lambda what: self._counts.update((str(what),)),
+            count=lambda what: self._counts.update((what,)),
             clock=self._clock,
             wall_ms=self._wall_ms,
             rng=self._rng,
