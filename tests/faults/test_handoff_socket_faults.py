@@ -640,7 +640,7 @@ async def test_D19_the_clients_key_and_trace_reach_both_engines_under_fresh_ids(
 
 
 async def test_D29_clients_that_leave_disturb_no_others(tmp_path: Path) -> None:
-    """Protected by legs of their own tasks. Red when a cancellation closes the session."""
+    """Protected by `Handoff._left`: who leaves is no failure. Red when a leg is sent again then."""
     async with split_pool(tmp_path, engines={"num_blocks": 4096}) as pool:
 
         async def one(number: int) -> bytes | None:

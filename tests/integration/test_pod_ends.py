@@ -3,10 +3,8 @@
 import asyncio
 import json
 import signal
-import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +15,7 @@ from tests.fakes.engines import running_engine
 from tests.fakes.extproc_client import call, channel
 from tests.fakes.extproc_messages import request_headers, set_in
 from tests.fakes.picker_process import PickerProcess, cluster_process
+from tests.fakes.pods import sidecar_process
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.split_pool import prompt, split_pool
 from tests.fakes.upstreams import Conversation, RawUpstream
@@ -27,28 +26,6 @@ from tests.timing import scaled
 
 STREAMS = 5
 ASK = json.dumps({"prompt": prompt("d"), "max_tokens": 60, "stream": True}).encode()
-
-
-@asynccontextmanager
-async def sidecar_process(*flags: str) -> AsyncIterator[tuple[Process, int, int]]:
-    """A sidecar as the image starts it, its port and that of its pages."""
-    argv = ["sidecar", "--pool-name", "default", "--host", "127.0.0.1", "--log-level", "info"]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from epp.cli import main; main()"),
-        *(*argv, "--port", "0", "--metrics-port", "0", *flags),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stderr is not None
-        async with asyncio.timeout(scaled(30)):
-            while b"sidecar listens" not in (line := await process.stderr.readline()):
-                assert line, "the sidecar ended at once"
-        said = json.loads(line)
-        yield process, said["port"], said["metrics_port"]  # what it logs fits the pipe
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def picked(picker: PickerProcess) -> int:
