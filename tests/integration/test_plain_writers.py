@@ -13,6 +13,8 @@ from epp.sim.serving.server import EngineServer
 from epp.sim.tokenizer import encode
 from epp.state.events import Frame
 from epp.state.writing import plain_pool as module
+from epp.state.writing.plain import Means
+from epp.state.writing.plain_pool import PlainWriters
 from tests.fakes.engines import running_engine
 from tests.fakes.plain_pool import LEASE_S, Replica, member_of, replicas
 from tests.fakes.redis_server import RedisServer, running
@@ -192,6 +194,28 @@ async def test_so_many_writers_are_started_at_once_and_no_more(
 
             await until(lambda: started() == len(members), within_s=20)
     assert seen == {0, 2, 4, 5}
+
+
+async def test_what_fails_as_a_whole_begins_anew_and_is_counted(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESTART_S", 0.01)
+    real, failures = PlainWriters._keep, iter([True, False, True])
+
+    def keep(self: PlainWriters, tasks: asyncio.TaskGroup, means: Means) -> None:
+        real(self, tasks, means)
+        if self.held["written"] and next(failures, False):
+            raise OSError("no file is left")
+
+    monkeypatch.setattr(PlainWriters, "_keep", keep)
+    async with (
+        running_engine(**REPLAY) as engine,
+        replicas(redis.url, [member_of(engine)], "one") as (one,),
+    ):
+        await until(lambda: one.plain.happened["failed"] == 2, within_s=10)
+        await ask(engine, PROMPT)
+        await knows(one, engine, PROMPT, whole(PROMPT))
+        assert one.plain.held == {"written": 1, "waiting": 0, "left-out": 0}
 
 
 async def test_nothing_is_left_of_engines_that_came_and_went(

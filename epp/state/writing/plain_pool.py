@@ -129,15 +129,29 @@ class PlainWriters:
         return found
 
     async def run(self) -> None:
+        """Until cancelled. Decisions go on without it: what fails is counted and begins anew."""
         while not self._wanted():  # noqa: ASYNC110 - members come and go in their own task
             await asyncio.sleep(LOOK_S)
+        while True:
+            try:
+                await self._stand()
+            except Exception:  # edge of the task
+                self._counts[FAILED] += 1
+                log.exception("writing for engines without a sidecar failed")
+            await asyncio.sleep(RESTART_S)
+
+    async def _stand(self) -> None:
         with _sockets() as context:
-            async with _asking() as session, asyncio.TaskGroup() as tasks:
-                means = self._means(context, session)
-                tasks.create_task(self.elector.run())
-                while True:
-                    self._keep(tasks, means)
-                    await asyncio.sleep(LOOK_S)
+            try:
+                async with _asking() as session, asyncio.TaskGroup() as tasks:
+                    means = self._means(context, session)
+                    tasks.create_task(self.elector.run())
+                    while True:
+                        self._keep(tasks, means)
+                        await asyncio.sleep(LOOK_S)
+            finally:
+                for endpoint in list(self._posts):
+                    self._drop(endpoint)
 
     # Between the scraper and the pool
 
