@@ -193,11 +193,14 @@ class EngineConnection(Connection):
         limits: Limits,
         outlet: Outlet,
         *,
+        secure: bool,
         spare: Callable[["EngineConnection"], None],
         gone: Callable[["EngineConnection"], None],
     ) -> None:
         super().__init__(outlet)
         self.to = to
+        self.secure = secure
+        """Whether it speaks TLS: what is meant for such a connection passes on no other."""
         self.since = 0.0
         """When it was put away last; kept by whoever keeps it."""
         self._spare = spare

@@ -27,7 +27,8 @@ class Engines:
         self._engine = engine_at(engine_url)
         self._tls = tls
         self._limits = limits
-        self._kept_for: dict[Target, deque[EngineConnection]] = {}
+        self._kept_for: dict[tuple[Target, bool], deque[EngineConnection]] = {}
+        """By where they lead, and whether they speak TLS."""
         self._open: set[EngineConnection] = set()
         self.repeats = 0
         """Requests that were sent a second time."""
@@ -48,7 +49,7 @@ class Engines:
             connection.drop()
 
     async def send(self, call: Call) -> EngineAnswer:
-        kept = self._kept(self._engine)
+        kept = self._kept(self._engine, self._tls.engine)
         if kept is not None:
             try:
                 return await kept.ask(call)
@@ -68,7 +69,7 @@ class Engines:
 
     def spare(self) -> EngineConnection | None:
         """A spare connection to the engine; whoever gets it asks for something on it."""
-        return self._kept(self._engine)
+        return self._kept(self._engine, self._tls.engine)
 
     async def fresh(self) -> EngineConnection:
         """The same that is new. Raises LegError."""
@@ -76,19 +77,19 @@ class Engines:
 
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> EngineAnswer:
         tls = None if plain else self._tls.peers
-        kept = self._kept(target)
+        kept = self._kept(target, tls)
         return await (kept or await self._connect(target, tls)).ask(call)
 
     def sweep(self, now: float) -> None:
         """Close what was spare for too long; called from time to time."""
-        for target, spare in tuple(self._kept_for.items()):
+        for way, spare in tuple(self._kept_for.items()):
             while spare and now - spare[0].since > self._limits.engine_keepalive_s:
                 spare.popleft().drop()
             if not spare:
-                del self._kept_for[target]
+                del self._kept_for[way]
 
-    def _kept(self, target: Target) -> EngineConnection | None:
-        spare = self._kept_for.get(target)
+    def _kept(self, target: Target, tls: ClientTls | None) -> EngineConnection | None:
+        spare = self._kept_for.get((target, tls is not None))
         if not spare:
             return None
         oldest = self._loop.time() - self._limits.engine_keepalive_s
@@ -100,9 +101,10 @@ class Engines:
         return None
 
     def _put_away(self, connection: EngineConnection) -> None:
-        spare = self._kept_for.get(connection.to)
+        way = (connection.to, connection.secure)
+        spare = self._kept_for.get(way)
         if spare is None:
-            spare = self._kept_for[connection.to] = deque()
+            spare = self._kept_for[way] = deque()
         if len(spare) >= MAX_SPARE:
             connection.drop()
             return
@@ -131,6 +133,7 @@ class Engines:
                         to,
                         self._limits,
                         self._outlet,
+                        secure=tls is not None,
                         spare=self._put_away,
                         gone=self._open.discard,
                     ),

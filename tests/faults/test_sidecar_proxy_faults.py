@@ -353,7 +353,7 @@ async def test_D22_a_body_shorter_than_its_length_cuts_the_connection() -> None:
 
 
 async def test_D23_an_early_refusal_reaches_a_client_that_still_uploads() -> None:
-    """Protected by `Upstream`, which reads while it writes."""
+    """Protected by `EngineConnection`, which reads while it writes."""
 
     async def script(talk: Conversation) -> None:
         await answer(b"{}", status=b"413 Payload Too Large", fields=b"Connection: close\r\n")(talk)

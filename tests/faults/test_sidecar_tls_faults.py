@@ -89,6 +89,27 @@ async def test_D27_a_certificate_of_another_name_is_none(tmp_path: Path) -> None
         await pool.decode.counted({("answered", "split"): 1})
 
 
+async def test_D27_a_spare_connection_in_plain_text_carries_no_leg(tmp_path: Path) -> None:
+    """Protected by `Engines._kept`, which looks for what speaks TLS only. Red when it looks by the
+    address alone: an engine's port that was asked in plain text would get the next prompt so."""
+    parts = Parts(tmp_path)
+    outward = Outward(peers=ClientTls(TlsFiles(ca=parts.good.ca)))
+    engine = RawUpstream(answer(b"{}", fields=JSON))
+    async with (
+        engine.running(),
+        upstream_of(relays.kind, "http://127.0.0.1:1", Limits(), outward) as upstream,
+    ):
+        target = Target("127.0.0.1", engine.port)
+        call = Call("GET", "/query", [(b"host", b"x")], None)
+        asked = await upstream.send_to(target, call, plain=True)
+        async for _ in asked.pieces():
+            pass
+        asked.close()
+        with pytest.raises(LegError):
+            await upstream.send_to(target, call)
+    assert len(engine.received) == 1
+
+
 async def test_D27_verification_ends_by_a_flag_and_nothing_else(tmp_path: Path) -> None:
     """Protected by `TlsFiles.insecure`, which only the flag sets. Red when it is not heeded."""
     async with Parts(tmp_path).running(leg_tls_ca_file=None, leg_tls_insecure=True) as pool:
