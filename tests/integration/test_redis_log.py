@@ -11,7 +11,7 @@ from epp.framework import EndpointId, Incarnation, PoolId
 from epp.state.store import Saved, Stream, layout
 from epp.state.store.layout import lease_key, log_key, stream_of
 from epp.state.store.place import read_access
-from epp.state.store.redis_reader import RedisReader
+from epp.state.store.redis_reader import READ_EVERY_S, RedisReader
 from epp.state.store.redis_writer import RedisWriter
 from tests.fakes.chains import until
 from tests.fakes.redis_server import RedisServer, running
@@ -93,6 +93,27 @@ async def test_a_reader_waits_for_what_comes(server: RedisServer) -> None:
         await writer.append(b"late")
         assert await taken == [b"late"]
     await reader.close()
+
+
+async def test_what_is_said_in_quick_succession_is_read_together(server: RedisServer) -> None:
+    reader = reader_of(server.url)
+    loop = asyncio.get_running_loop()
+    sent = [b"%d" % number for number in range(200)]
+    async with writing(server) as writer, asyncio.TaskGroup() as tasks:
+        taken = tasks.create_task(take(reader, len(sent)))
+        await until(lambda: reader.warm)
+        began, before = loop.time(), reads(server)
+        for record in sent:
+            await writer.append(record)
+        assert await taken == sent
+        assert reads(server) - before <= (loop.time() - began) / READ_EVERY_S + 2
+    await reader.close()
+
+
+def reads(server: RedisServer) -> int:
+    """How often the log was read, since Redis began."""
+    told = server.command("INFO", "commandstats").partition("cmdstat_xread:calls=")[2]
+    return int(told.partition(",")[0] or 0)
 
 
 async def test_one_endpoint_is_read_again_and_only_it(server: RedisServer) -> None:
