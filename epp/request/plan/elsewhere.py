@@ -39,8 +39,8 @@ DEPRECATED = {
 QUEUE = "flow control comes with a later version; until then nothing is queued by the picker"
 _MULTI = "one pool in one cluster is served; run a picker in each cluster"
 _KUBERNETES = (
-    "it watches Kubernetes objects for plugins that read them, and no plugin here reads any; pods "
-    "come from --endpoints-file or file-discovery"
+    "it watches Kubernetes objects for plugins that read them, and no plugin here reads any; the "
+    "picker watches its own pool by itself"
 )
 _GPU = "GPUs are not asked; engines' own load is, by kv-cache-utilization-scorer and others"
 _BURST = "predictions are made when a request is routed, so that bursts of equal prompts spread"
