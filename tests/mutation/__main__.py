@@ -110,6 +110,7 @@ PARTS = {
         (
             "tests/unit/test_split.py",
             "tests/unit/test_split_words.py",
+            "tests/unit/test_prefill_first.py",
             "tests/unit/test_encode_stage.py",
             "tests/unit/test_attempts.py",
             "tests/faults/test_retry_faults.py",
