@@ -81,9 +81,11 @@ class Sequencer:
         """A memory was given and has not been proven true or false."""
         return self._unproven
 
-    def resume(self, last: int | None) -> None:
-        """Go on behind `last`, from the memory of a writer before; before any message."""
+    def resume(self, last: int | None, *, whole: bool = True) -> None:
+        """Go on behind `last`, from the memory of a writer before; before any message. `whole`: it
+        had missed none before that; else the engine may still have them."""
         self.last = last
+        self._incomplete = last is not None and not whole
         self._unproven = last is not None
         self._ask(last or 0)
 

@@ -4,7 +4,7 @@ At every moment the mirror may know less than the engine holds. Once all is quie
 come through it knows exactly what the engine holds, or it knows that it does not.
 """
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epp.state.blocks import seed_of, token_keys
@@ -171,6 +171,15 @@ def run(world: World, told: list[tuple[str, Path | None, bool | None]]) -> None:
 
 
 @settings(max_examples=200)
+@example(
+    # A memory that isn't whole: who goes on from it has to ask for the rest.
+    [
+        ("answer", None, True),
+        ("store", (0,), True),
+        ("store", (0, 0), False),
+        ("restart writer", None, True),
+    ]
+)
 @given(steps)
 def test_with_a_buffer_that_reaches_far_the_mirror_ends_with_the_engines_own_truth(
     told: list[tuple[str, Path | None, bool | None]],

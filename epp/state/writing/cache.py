@@ -152,7 +152,7 @@ class CacheMirror:
         if self._sequencer.last is not None or engine_seq is None:
             return False
         self._memory, self._grown = entries, grown
-        self._sequencer.resume(engine_seq)
+        self._sequencer.resume(engine_seq, whole=entries.whole)
         return True
 
     def new_life(self) -> None:
