@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from epp.commands.check import check
+from epp.commands.doctor import doctor
 from epp.commands.explain import explain
 from epp.commands.flags import (
     AsJson,
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(local, name="local")
 app.add_typer(bench, name="bench")
 app.command()(check)
+app.command()(doctor)
 app.command()(explain)
 app.command()(manifests)
 app.command()(top)
@@ -372,7 +374,7 @@ def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
     arguments = sys.argv[1:]
-    known = {"check", "explain", "manifests", "sidecar", "local", "bench", "version"}
+    known = {"check", "doctor", "explain", "manifests", "sidecar", "local", "bench", "version"}
     try:
         if not known.intersection(arguments[:1]):
             arguments = _add_serve(arguments)

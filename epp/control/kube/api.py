@@ -27,13 +27,15 @@ class Resource:
     version: str
     plural: str
     namespace: str
+    """Empty: of the whole cluster."""
     labels: str = ""
     name: str = ""
 
     @property
     def path(self) -> str:
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{self.namespace}/{self.plural}"
+        place = f"/namespaces/{self.namespace}" if self.namespace else ""
+        return f"{root}{place}/{self.plural}"
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -154,7 +156,8 @@ async def _refused(verb: str, resource: Resource, response: aiohttp.ClientRespon
     except ValueError:
         said, typed = body[:200].decode(errors="replace").strip(), False
     group = resource.group or "core"
-    what = f"{verb} {resource.plural} ({group}) in namespace {resource.namespace}"
+    place = f"in namespace {resource.namespace}" if resource.namespace else "of the cluster"
+    what = f"{verb} {resource.plural} ({group}) {place}"
     match response.status:
         case 403:
             text = f"not allowed to {what}: grant our service account this verb in a Role"
