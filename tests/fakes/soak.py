@@ -139,7 +139,7 @@ class Soak:
             headers[PREFILLER] = ",".join(targets)
         path = CHAT if b'"messages"' in body else COMPLETIONS
         url = f"http://{self.decode.address}{path}"
-        got, lives = b"", self._lives()
+        got = b""
         try:
             async with http.post(url, data=body, headers=headers) as response:
                 self.answered.add(decision)
@@ -155,15 +155,8 @@ class Soak:
             return "error-event"
         if text_of(got) == self.expected[body]:
             return "whole"
-        if lives != self._lives():
-            return "another-life"
         self.wrong.append(f"{decision}: {body!r} -> {got!r}")
         return "wrong"
-
-    def _lives(self) -> list[int]:
-        """Of the engines. A simulated one that comes back under its address between its answer and
-        the pull gives what its new life has in those blocks; a real one refuses the pull."""
-        return [pod.engine.lives for pod in self.pods]
 
     async def _chaos(self) -> None:
         rng = self.rng

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.soak import Soak, soaked
 
-HARMLESS = {"whole", "left", "cut", "lost", "error-event", "another-life"}
+HARMLESS = {"whole", "left", "cut", "lost", "error-event"}
 REFUSED = {f"status-{status}" for status in (429, 500, 502, 503, 504)}
 BASE_MB = 60
 """What a sidecar may hold besides what it knows of its engine's blocks."""
@@ -44,7 +44,6 @@ async def test_nothing_leaks_and_no_token_is_wrong(
 
 def _is_right(soak: Soak, sent: int) -> None:
     assert soak.wrong == []
-    assert soak.outcomes["another-life"] <= sent / 1000, soak.outcomes
     assert sum(soak.outcomes.values()) == soak.sent == sent
     assert soak.outcomes.keys() <= HARMLESS | REFUSED, soak.outcomes
     assert soak.outcomes["whole"] > sent / 2, soak.outcomes

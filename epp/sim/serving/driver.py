@@ -7,6 +7,7 @@ by which other engines know whether blocks that they were offered can still exis
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 
 from epp.errors import EppError
@@ -31,10 +32,18 @@ class Lost(Enum):
     PULL_FAILED = "pull-failed"
 
 
+@dataclass(slots=True)
+class Life:
+    """Of an engine; `over` once it has restarted."""
+
+    over: bool = False
+
+
 class Feed:
     """The outputs of one HTTP request, which may have several sequences."""
 
-    def __init__(self, submissions: Sequence[Submission]) -> None:
+    def __init__(self, submissions: Sequence[Submission], life: Life) -> None:
+        self._life = life
         self.sequences = {one.id: index for index, one in enumerate(submissions)}
         """Position of each sequence by its id."""
         room = sum(one.max_tokens for one in submissions) + len(submissions)
@@ -45,8 +54,10 @@ class Feed:
         self._queue.put_nowait(output)
 
     async def next(self) -> Output | Lost:
-        """Wait for a token, or for the reason why there will be none."""
-        return await self._queue.get()
+        """Wait for a token, or for the reason why there will be none. What a process had not said
+        when it ended it never says: least of all where its blocks are."""
+        said = await self._queue.get()
+        return Lost.RESTARTED if self._life.over else said
 
 
 class Driver:
@@ -71,13 +82,14 @@ class Driver:
         self._died = died
         self._buried = False
         self._feeds: dict[str, Feed] = {}
+        self._life = Life()
         self._wake = asyncio.Event()
         self.engine = Engine(settings)
         self.engine_id = new_id()
 
     def submit(self, submissions: Sequence[Submission]) -> Feed:
         """Queue the sequences of one request, all or none; raises what `Engine.admit` raises."""
-        feed = Feed(submissions)
+        feed = Feed(submissions, self._life)
         now = self._clock()
         try:
             for one in submissions:
@@ -101,6 +113,7 @@ class Driver:
         """A new life: an empty engine, and every request of the old one is dead."""
         self.engine = Engine(self._settings)
         self.engine_id = self._new_id()
+        self._life.over, self._life = True, Life()
         self._buried = False
         self._lose(Lost.RESTARTED)
         self._wake.set()
