@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from epp.state.mates.board import MOST_NAMES, Board
 from epp.state.mates.hub import Hub
 from epp.state.mates.link import Link
 from epp.state.mates.wire import heard, said
+from epp.state.store.abreast import PROMPT_S
 from epp.state.store.frames import FrameBuffer, frame
 from epp.state.store.memory import StateServer
 from epp.state.store.port_writer import StateWriter
@@ -35,10 +37,13 @@ class Mate:
     def __init__(self, ways: Hub | Link) -> None:
         self.ways = ways
         self.records: list[bytes] = []
+        self.behind_s: list[float] = []
+        """How old each of them may have been."""
 
     async def follow(self) -> None:
         async for records in self.ways.records():
             self.records += records
+            self.behind_s += [self.ways.behind_s] * len(records)
 
 
 @asynccontextmanager
@@ -211,3 +216,21 @@ def test_a_record_is_never_taken_for_sums() -> None:
     assert heard(message) == sums("w")
     assert heard(b"\x08\x01record") is None
     assert heard(b"") is None
+
+
+async def test_what_came_while_a_worker_stood_still_is_no_news_to_it(tmp_path: Path) -> None:
+    """As over Redis and on the state port (C26); red where `Link.behind_s` is always 0."""
+    path = tmp_path / "s"
+    async with hosted(path) as first, following(link(path)) as other:
+        await until(lambda: first.ways.counts["lines"] == 1)
+        writer = await written(first, b"x")
+        await until(lambda: other.records == [b"x"])
+        time.sleep(PROMPT_S + 1.0)  # noqa: ASYNC251 - the process stands still
+        await writer.append(b"y")
+        await until(lambda: other.records == [b"x", b"y"])
+        assert other.behind_s[1] > PROMPT_S
+        await asyncio.sleep(scaled(0.05))
+        await writer.append(b"z")
+        await until(lambda: len(other.records) == 3)
+        assert other.behind_s[2] == 0.0
+        await writer.close()

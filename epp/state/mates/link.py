@@ -8,11 +8,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from epp.errors import StoreError
 from epp.framework import EndpointId
 from epp.state.store import OneStream
+from epp.state.store.abreast import LOOK_S, Abreast
 from epp.state.store.frames import FrameBuffer
 from epp.state.sums import ReplicaSums, SumsError
 
@@ -32,11 +34,17 @@ class Link(OneStream):
         self._board = Board(clock)
         self._rng = rng
         self._up: asyncio.StreamWriter | None = None
+        self._behind_s = 0.0
         self.listening_since: float | None = None
 
     @property
     def connected(self) -> bool:
         return self._up is not None
+
+    @property
+    def behind_s(self) -> float:
+        """What came while this process stood still."""
+        return self._behind_s
 
     def reread(self, endpoints: Iterable[EndpointId]) -> None:
         """Nothing to do: records are lost with a line, and a new line begins with all there is."""
@@ -76,8 +84,14 @@ class Link(OneStream):
 
     async def _messages(self, down: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
         """The records of each piece that arrives, until the line ends."""
-        frames = FrameBuffer()
-        while data := await down.read(READ_BYTES):
+        loop, frames = asyncio.get_running_loop(), FrameBuffer()
+        abreast = Abreast(loop.time())
+        while not down.at_eof():
+            data = b""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    data = await down.read(READ_BYTES)
+            self._behind_s = abreast.looked(loop.time(), found=bool(data))
             records: list[bytes] = []
             for message in frames.feed(data):
                 sums = heard(message)

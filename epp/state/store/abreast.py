@@ -6,6 +6,8 @@ and must not believe them as if they were of this moment: what followed on them 
 
 PROMPT_S = 1.0
 """Records that waited no longer for us count as new: a read takes its time."""
+LOOK_S = 0.5
+"""Longest wait for records before who takes them looks at the clock."""
 LONG_AGO_S = 3600.0
 """Age of what snapshots are followed by: nobody knows it."""
 

@@ -24,13 +24,11 @@ from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation
 
 from . import OneStream
-from .abreast import Abreast
+from .abreast import LOOK_S, Abreast
 from .frames import FrameBuffer, frame
 from .memories import Assembly, Memories, pieces
 
 VERSION = 1
-LOOK_S = 0.5
-"""Longest wait for records before who takes them looks at the clock."""
 FENCED = "fenced"
 """Refusal of a writer that another, or a later life, has replaced."""
 
