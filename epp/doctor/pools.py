@@ -8,11 +8,11 @@ import msgspec
 from epp.config.endpoints_file import ROLE_LABEL
 from epp.control.kube.objects import SIDECAR, Pool, pods_by, read_pool
 from epp.framework import Role
+from epp.framework.engines import DEFAULT, LABEL, LEGACY_LABEL
 
 from .shape import Object, at, labels, rows, table, text
 from .workloads import Container, Deployed, Workload, namespace_of, where
 
-ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 IMAGE = "gie-epp"
 GRPC_PORT = 9002
 SIDECAR_PORT = 8000
@@ -58,8 +58,8 @@ class Engine:
 
     @property
     def kind(self) -> str:
-        said = (self.workload.labels.get(name, "") for name in ENGINE_LABELS)
-        return next(filter(None, said), "vllm")
+        said = (self.workload.labels.get(name, "") for name in (LABEL, LEGACY_LABEL))
+        return next(filter(None, said), DEFAULT)
 
     @property
     def role_label(self) -> str:
