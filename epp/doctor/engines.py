@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from urllib.parse import urlsplit
 
 from epp.control.kube.objects import KV_EVENTS_PORT
 
 from .findings import Finding, Level
-from .pools import Engine, Served, number, pools
+from .pools import Engine, Served, address, number, pools
 from .workloads import Container, Deployed
 
 _alike = partial(Finding, check="block-size")
@@ -148,7 +147,7 @@ def _again(where: str, asked: str | None, given: dict[str, object]) -> Iterator[
 
 
 def _at_picker(pool: Served, engine: Engine, given: dict[str, object]) -> Iterator[Finding]:
-    endpoint = urlsplit(str(given.get("endpoint") or "tcp://*:5557").replace("*", "0.0.0.0"))  # noqa: S104 - compared
+    host, published = address(str(given.get("endpoint") or "tcp://*:5557"))
     said = engine.workload.annotations.get(KV_EVENTS_PORT)
     if said is None and pool.picker is not None:
         said = pool.picker.container.flags.get("--kv-events-port")
@@ -160,14 +159,14 @@ def _at_picker(pool: Served, engine: Engine, given: dict[str, object]) -> Iterat
             what="it publishes KV events, and no picker is told where",
             fix=f"annotation {KV_EVENTS_PORT}, or --kv-events-port of the pickers",
         )
-    elif port != endpoint.port:
+    elif port != published:
         yield _events(
             level=Level.ERROR,
             where=engine.where,
-            what=f"pickers look for its KV events at port {port}, it publishes at {endpoint.port}",
+            what=f"pickers look for its KV events at port {port}, it publishes at {published}",
             fix="the same port on both sides",
         )
-    elif endpoint.hostname in {"127.0.0.1", "localhost"}:
+    elif host in {"127.0.0.1", "localhost"}:
         yield _events(
             level=Level.ERROR,
             where=engine.where,

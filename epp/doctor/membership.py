@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from urllib.parse import urlsplit
 
 from epp.control.kube.objects import ACTIVE_PORTS
 
@@ -11,6 +10,7 @@ from .pools import (
     Engine,
     Picker,
     Served,
+    address,
     number,
     pickers,
     pools,
@@ -18,7 +18,7 @@ from .pools import (
     service_port,
     target_port,
 )
-from .shape import at, labels, rows, table, text
+from .shape import at, labels, rows, table, text, texts
 from .workloads import Deployed, Workload
 
 _label = partial(Finding, check="labels")
@@ -168,12 +168,12 @@ def _before(engine: Engine) -> Iterator[Finding]:
     """The sidecar's way to its engine."""
     sidecar = engine.sidecar
     assert sidecar is not None
-    url = urlsplit(sidecar.flags.get("--engine-url", "http://127.0.0.1:8200"))
-    if "--port" in engine.container.flags and url.port != engine.port:
+    _, port = address(sidecar.flags.get("--engine-url", "http://127.0.0.1:8200"))
+    if "--port" in engine.container.flags and port != engine.port:
         yield _port(
             level=Level.ERROR,
             where=engine.workload.of(sidecar),
-            what=f"it looks for its engine at port {url.port}, which listens at {engine.port}",
+            what=f"it looks for its engine at port {port}, which listens at {engine.port}",
             fix=f"--engine-url=http://127.0.0.1:{engine.port}",
         )
     if engine.container.name and engine.container.flags.get("--host", "") not in LOOPBACK:
@@ -232,7 +232,7 @@ def _admitted(pods: Workload, port: int, who: str, deployed: Deployed) -> Iterat
         if (text(one, "metadata", "namespace") or "default") == pods.namespace
         and labels(one, "spec", "podSelector", "matchLabels").items() <= pods.labels.items()
         and not rows(one, "spec", "podSelector", "matchExpressions")
-        and "Ingress" in (at(one, "spec", "policyTypes") or ["Ingress"])
+        and "Ingress" in (texts(one, "spec", "policyTypes") or ["Ingress"])
     ]
     rules = [rule for one in closing for rule in rows(one, "spec", "ingress")]
     if closing and not any(_opens(table(rule), port, pods) for rule in rules):
@@ -254,7 +254,7 @@ def _opens(rule: dict[str, object], port: int, pods: Workload) -> bool:
     }
     for one in ports:
         first, last = at(one, "port"), at(one, "endPort")
-        if first is None or first == port or first in names:
+        if first is None or first == port or text(one, "port") in names:
             return True
         if isinstance(first, int) and isinstance(last, int) and first <= port <= last:
             return True

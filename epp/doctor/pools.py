@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -215,6 +216,16 @@ def _computes(container: Container) -> bool:
 
 def number(said: str, default: int) -> int:
     return int(said) if said.isascii() and said.isdigit() else default
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port of a URL; empty and 0 for what is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "", 0
+    return host or "", port or 0
 
 
 def container_ports(container: Container) -> dict[str, int]:

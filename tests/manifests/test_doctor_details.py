@@ -1,9 +1,13 @@
 """Of the doctor: what looks like a fault and is none; certificates; engines without sidecars."""
 
 import base64
+import copy
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import yaml
@@ -56,6 +60,40 @@ def test_objects_of_any_shape_are_looked_at(gateway: Gateway) -> None:
             objects = list(rendered(gateway))
             objects[number] = {**one, "spec": odd, "data": odd, "rules": odd}
             assert isinstance(examined(Deployed.of(objects), NOW), list)
+
+
+def _places(found: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Of everything within."""
+    steps = found.items() if isinstance(found, dict) else enumerate(found)
+    for step, inner in steps:
+        yield (*path, step)
+        if isinstance(inner, dict | list):
+            yield from _places(inner, *path, step)
+
+
+def test_objects_with_any_part_replaced_are_looked_at() -> None:
+    chance = Random(7)
+    odd = (None, [], {}, "x", 7, -1.5, True, [None], [{}], {"a": None}, "tcp://[x:1", "--port=x")
+    objects = list(rendered("istio"))
+    for _ in range(1000):
+        number = chance.randrange(len(objects))
+        broken: Any = copy.deepcopy(objects[number])
+        *path, last = chance.choice(list(_places(broken)))
+        inner = broken
+        for step in path:
+            inner = inner[step]
+        inner[last] = chance.choice(odd)
+        changed = [*objects[:number], broken, *objects[number + 1 :]]
+        assert isinstance(examined(Deployed.of(changed), NOW), list)
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://127.0.0.1:x", "", "8200"])
+def test_an_address_that_is_none_is_found_and_breaks_nothing(url: str) -> None:
+    world = World("istio")
+    world.swap("decode", SIDECAR, "--engine-url", url or "=")
+    assert {one.check for one in world.found()} == {"ports"}
+    telling(world, "decode", endpoint=url or "tcp://[")
+    assert "events" in {one.check for one in world.found()}
 
 
 def _with_certificate(directory: Path, *, other_key: bool = False) -> World:
