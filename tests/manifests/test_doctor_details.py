@@ -19,7 +19,12 @@ from epp.doctor.workloads import Container, Deployed
 from epp.manifests.overlay import GATEWAYS, Gateway
 from tests.fakes.certificates import END, Authority
 from tests.manifests.broken import NOW, World, scaled, telling
-from tests.manifests.rendered import rendered
+from tests.manifests.rendered import VARIANTS, rendered
+
+
+@pytest.mark.parametrize(("gateway", "apart"), VARIANTS)
+def test_nothing_is_wrong_with_what_we_ship(gateway: Gateway, apart: bool) -> None:
+    assert World(gateway, apart=apart).found() == []
 
 
 def test_autoscalers_that_keda_makes_are_no_second_owner() -> None:
