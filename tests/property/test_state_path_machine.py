@@ -302,5 +302,23 @@ TestLongOverRedis = pytest.mark.long(_cases(RedisPath, 500))
 TestLongOverStatePort = pytest.mark.long(_cases(PortPath, 500))
 
 
+def test_a_memory_that_came_after_its_engine_restarted_is_not_gone_on_from() -> None:
+    """The log kept a writer waiting for it; its last message and the new life's first one happened
+    to be neighbours, and blocks of the life before were believed."""
+    path = PortPath()
+    try:
+        path.begin()
+        path.network_stalls_or_goes_on()
+        path.restart_sidecar(down_s=0.5, engine=0)
+        path.clear(engine=0)
+        path.restart_engine(engine=0)
+        path.pass_time(seconds=0.3)
+        path.network_stalls_or_goes_on()
+        path.events_are_lost(chain=2, engine=0, lost=13, place=2)
+        path.evict_and_go_on(chain=1, engine=0)
+    finally:
+        path.teardown()
+
+
 def test_words_that_a_network_held_back_are_not_believed_for_longer_than_two_snapshots() -> None:
     assert ServerLimits().idle_s + PoolRules().fresh_s <= 2 * Tempo().snapshot_s

@@ -198,7 +198,8 @@ class Publisher:
         try:
             limit_s = self._tempo.snapshot_timeout_s
             memory = await self._in_time(self._writer.recall(incarnation), limit_s)
-            if memory is not None:
+            # The engine may have restarted while the log kept us waiting: its blocks are others.
+            if memory is not None and self._start_ms() == incarnation.start_ms:
                 await self._resume(memory)
         finally:
             self._recalled.set()
