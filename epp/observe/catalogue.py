@@ -301,6 +301,18 @@ FAMILIES = (
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
+HOST = (
+    Family("epp_workers", _G, (), "Workers that serve; only with --workers."),
+    Family(
+        "epp_worker_restarts_total",
+        _C,
+        (),
+        "Workers that ended and were started again; only with --workers.",
+    ),
+)
+"""Of the host of several workers; all others have the label `worker` there."""
+
+
 def page() -> str:
     """The text of docs/metrics.md."""
     lines = [
@@ -318,7 +330,7 @@ def page() -> str:
         "| name | kind | labels | meaning |",
         "|---|---|---|---|",
     ]
-    for family in FAMILIES:
+    for family in (*FAMILIES, *HOST):
         labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
         lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
     return "\n".join(lines) + "\n"

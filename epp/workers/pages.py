@@ -15,6 +15,7 @@ from aiohttp import web
 
 from epp.observe.admin import MAX_BODY_BYTES, TEXT_FORMAT
 from epp.observe.bearer import bearer
+from epp.observe.catalogue import HOST
 from epp.observe.explain import MAX_DECISIONS
 from epp.observe.merge import merged
 
@@ -150,13 +151,15 @@ def _joined(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _own(workers: Sequence[Worker]) -> str:
     serving = sum(worker.pages is not None for worker in workers)
-    return (
-        "# HELP epp_workers Workers that serve.\n# TYPE epp_workers gauge\n"
-        f"epp_workers {serving}\n"
-        "# HELP epp_worker_restarts_total Workers that ended and were started again.\n"
-        "# TYPE epp_worker_restarts_total counter\n"
-        f"epp_worker_restarts_total {sum(worker.restarts for worker in workers)}\n"
-    )
+    restarts = sum(worker.restarts for worker in workers)
+    lines: list[str] = []
+    for family, value in zip(HOST, (serving, restarts), strict=True):
+        lines += [
+            f"# HELP {family.name} {family.help}",
+            f"# TYPE {family.name} {family.kind}",
+            f"{family.name} {value}",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _answer(status: int, body: bytes) -> web.Response:
