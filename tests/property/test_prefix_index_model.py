@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from math import inf
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -306,6 +306,15 @@ TestPredictedMachine = PredictedMachine.TestCase
 TestPredictedMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
+@example(
+    # The third prompt ends within a stretch: both its parts stay older than what is before them.
+    steps=[
+        (LIVES[0], (1,), "v", "i"),
+        (LIVES[0], (1, 2, 3, 4), "u", "i"),
+        (LIVES[1], (1, 2, 3), "w", "i"),
+    ],
+    limit=4,
+)
 @given(
     st.lists(st.tuples(lives, prompts, st.sampled_from("uvwxyz"), st.sampled_from("idcf"))),
     st.integers(1, 12),

@@ -81,12 +81,14 @@ class Hold:
 class Stretch:
     """Successive blocks of a prompt."""
 
-    __slots__ = ("bits", "holds", "keys", "start", "sure")
+    __slots__ = ("before", "bits", "holds", "keys", "start", "sure")
 
-    def __init__(self, keys: tuple[int, ...], start: int) -> None:
+    def __init__(self, keys: tuple[int, ...], start: int, before: "Stretch | None") -> None:
         self.keys = keys
         self.start = start
         """How many blocks of the prompt come before it."""
+        self.before = before
+        """The stretch that they end with."""
         self.bits = 0
         """Slots of its holders, retired ones among them."""
         self.holds: dict[int, Hold] = {}
@@ -175,11 +177,12 @@ class Stretches:
     def cover(self, holder: Holder, keys: tuple[int, ...], expires: float) -> list[Hold]:
         """All of `keys` until then, for one holder: what it has of each stretch on the way."""
         found: list[Hold] = []
+        before: Stretch | None = None
         at, size = 0, len(keys)
         while at < size:
             stretch = self._first.get(keys[at])
             if stretch is None:
-                stretch = self._first[keys[at]] = Stretch(keys[at:], at)
+                stretch = self._first[keys[at]] = Stretch(keys[at:], at, before)
             elif stretch.start != at:  # two keys that are the same by chance
                 break
             else:
@@ -192,7 +195,7 @@ class Stretches:
             else:
                 hold.lapses.append(expires)
             found.append(hold)
-            at += len(stretch.keys)
+            before, at = stretch, at + len(stretch.keys)
         for hold in reversed(found):  # the end first: it is then older than the beginning
             self.order.move_to_end(hold)
             holder.holds.move_to_end(hold)
@@ -266,15 +269,22 @@ class Stretches:
         return hold
 
     def _split(self, tail: Stretch, size: int) -> Stretch:
-        """Give the first `size` blocks to a stretch of their own; its holds become the younger."""
-        head = Stretch(tail.keys[:size], tail.start)
-        tail.keys, tail.start = tail.keys[size:], tail.start + size
+        """Give the first `size` blocks to a stretch of their own. Its holds become the youngest of
+        their holders, but for those of what comes before it."""
+        head = Stretch(tail.keys[:size], tail.start, tail.before)
+        tail.keys, tail.start, tail.before = tail.keys[size:], tail.start + size, head
         self._first[head.keys[0]], self._first[tail.keys[0]] = head, tail
         head.bits, head.sure = tail.bits, tail.sure
         for slot, hold in tail.holds.items():
             one = head.holds[slot] = Hold(hold.holder, head, hold.lapses.copy())
             one.until, one.before, hold.before = hold.until, hold.before, one
             self.order[one] = hold.holder.holds[one] = None
+        earlier = head.before
+        while earlier is not None:
+            for hold in filter(None, map(earlier.holds.get, head.holds)):
+                self.order.move_to_end(hold)
+                hold.holder.holds.move_to_end(hold)
+            earlier = earlier.before
         return head
 
     def _slot(self) -> int:
