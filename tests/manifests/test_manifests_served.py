@@ -91,6 +91,17 @@ def _as_istio_would(picker: int, pods: list[str]) -> tuple[EnvoySettings, Edit]:
     return settings, edit
 
 
+async def _healthy(pool: Pool) -> None:
+    """Envoy has checked the health of all that a patch has added, too."""
+    async with asyncio.timeout(scaled(20)):
+        while True:
+            stats = await pool.gateway.stats(r"cluster\..*membership_(healthy|total)")
+            ends = {name.rpartition("_")[0] for name in stats}
+            if all(stats[f"{end}_healthy"] == stats[f"{end}_total"] for end in ends):
+                return
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.long
 async def test_what_istio_is_given_routes_in_an_envoy_and_strips_headers(tmp_path: Path) -> None:
     objects = rendered("istio-response-none")
@@ -98,6 +109,7 @@ async def test_what_istio_is_given_routes_in_an_envoy_and_strips_headers(tmp_pat
         served(objects, tmp_path, _as_istio_would) as pool,
         aiohttp.ClientSession() as session,
     ):
+        await _healthy(pool)
         await _split(pool, session)
         by_client = {protocol.DESTINATION: f"{HOST}:1", protocol.PREFILLER: f"{HOST}:1"}
         for number in range(5):
