@@ -40,9 +40,14 @@ def admin_port(
         clock=clock,
         preview=preview_by(director),
         numbers=parts.metrics.sources.state,
-        token=None if is_loopback(settings.admin_host) else parts.admin_token,
+        token=page_token(settings, parts.admin_token),
         max_probe_bytes=settings.max_request_bytes,
     )
+
+
+def page_token(settings: ServeSettings, token: str | None) -> str | None:
+    """What the port's pages ask for, given the operator's `token`; None on loopback."""
+    return None if is_loopback(settings.admin_host) else token
 
 
 def preview_by(director: PickDirector) -> Preview:

@@ -10,9 +10,9 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from epp.admin_port import admin_port
-from epp.config.pools_file import ServedPool, parse_pools
-from epp.config.serve import ServeSettings, is_loopback
+from epp.admin_port import admin_port, page_token
+from epp.config.pools_file import parse_pools
+from epp.config.serve import ServeSettings
 from epp.config.text_file import read_file
 from epp.observe import admin
 from epp.observe.process import ProcessMetrics
@@ -67,11 +67,8 @@ class Served:
         if not self.several:
             return apps[0]
         names = [picker.settings.pool_name for picker in self.pickers]
-        token = self.pickers[0].admin_token
-        return admin.pools_app(
-            dict(zip(names, apps, strict=True)),
-            token=None if is_loopback(self.settings.admin_host) else token,
-        )
+        token = page_token(self.settings, self.pickers[0].admin_token)
+        return admin.pools_app(dict(zip(names, apps, strict=True)), token=token)
 
 
 def served(settings: ServeSettings, place: Place | None) -> Served:
@@ -79,7 +76,7 @@ def served(settings: ServeSettings, place: Place | None) -> Served:
     file = settings.pools_file
     if file is None:
         return Served(settings=settings, pickers=(Picker(settings, place),), hosts={})
-    pools: tuple[ServedPool, ...] = parse_pools(read_file(file), str(file), settings)
+    pools = parse_pools(read_file(file), str(file), settings)
     return Served(
         settings=settings,
         pickers=tuple(Picker(pool.settings) for pool in pools),

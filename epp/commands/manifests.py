@@ -4,21 +4,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from epp.errors import ConfigError
+from epp.manifests.gateways import Gateway
 
-GatewayKind = Literal[
-    "standalone",
-    "istio",
-    "istio-response-none",
-    "envoy-gateway",
-    "envoy-gateway-response-none",
-    "kgateway",
-    "gke",
-]
 KEYS = ("handoff", "leg", "salt", "redis-picker", "redis-vllm", "redis-prefill", "redis-decode")
 """Of the Secret `epp-keys`, which whoever installs a pool makes once."""
 INSTALLED = "manifests/shipped"
@@ -37,7 +29,7 @@ def manifests(
     prefill: Annotated[int, typer.Option(help="Pods that compute prompts for others.")] = 0,
     decode: Annotated[int, typer.Option(help="Pods that answer.")] = 0,
     gateway: Annotated[
-        GatewayKind, typer.Option(help="Whose gateway: see manifests/README.md.")
+        Gateway, typer.Option(help="Whose gateway: see manifests/README.md.")
     ] = "standalone",
     monitoring: Annotated[
         bool, typer.Option("--monitoring", help="Monitors for the Prometheus operator.")

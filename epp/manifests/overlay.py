@@ -7,23 +7,15 @@ images come from. Whatever else a platform wants to change it adds to that file 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
 
 from epp.errors import ConfigError
 
+from .gateways import Gateway
 from .parts import KUSTOMIZATION, Tree, needed
 
-Gateway = Literal[
-    "standalone",
-    "istio",
-    "istio-response-none",
-    "envoy-gateway",
-    "envoy-gateway-response-none",
-    "kgateway",
-    "gke",
-]
 GATEWAYS: tuple[Gateway, ...] = get_args(Gateway)
 PARTS = "gie-epp"
 """Folder of the shipped parts in what is written."""

@@ -4,12 +4,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
 
-from epp.commands.manifests import INSTALLED, KEYS, GatewayKind, shipped
+from epp.commands.manifests import INSTALLED, KEYS, manifests, shipped
 from epp.errors import ConfigError
 from epp.manifests.overlay import GATEWAYS, PARTS, written
 from epp.manifests.parts import needed
@@ -149,7 +149,7 @@ def test_a_name_of_another_place_is_no_part() -> None:
 
 
 def test_the_command_offers_every_gateway() -> None:
-    assert get_args(GatewayKind) == GATEWAYS
+    assert get_args(get_type_hints(manifests)["gateway"]) == GATEWAYS
 
 
 def test_what_is_shipped_is_the_folder_of_the_checkout() -> None:

@@ -316,6 +316,9 @@ def test_a_memory_that_came_after_its_engine_restarted_is_not_gone_on_from() -> 
         path.network_stalls_or_goes_on()
         path.events_are_lost(chain=2, engine=0, lost=13, place=2)
         path.evict_and_go_on(chain=1, engine=0)
+        (replica,), engine = path.world.replicas, path.world.engines[0]
+        for chain in range(CHAINS):
+            assert replica.credit(engine, chain) <= engine.depth(chain)
     finally:
         path.teardown()
 
