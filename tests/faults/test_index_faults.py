@@ -87,9 +87,10 @@ def test_C18_of_two_tiers_the_faster_one_is_used(index: PrefixIndex) -> None:
 
 
 def test_C18_what_is_shared_outlives_its_writer_and_serves_everybody(index: PrefixIndex) -> None:
-    """`index._holder` gives shared tiers one holder of their own."""
+    """`PrefixIndex.tell` gives shared tiers one holder of their own."""
     index.store(A, PROMPT, "SHARED")
     index.forget(A)
+    assert index.blocks(B, "SHARED") == len(PROMPT)
     assert index.lookup(PROMPT, [B]) == {B: len(PROMPT)}
     index.remove(B, PROMPT, "SHARED")
     assert index.lookup(PROMPT, [A, B]) == {}

@@ -311,7 +311,7 @@ async def test_F07_every_replica_serves_and_none_waits_for_another() -> None:
 
 
 async def test_F08_nothing_is_ready_before_the_pods_are_known(tmp_path: Path) -> None:
-    """Protected by `known` in `epp.readiness`; red without it."""
+    """Protected in `Cluster._see_pool`: a pool whose pods were not listed is not told of."""
     async with api_server() as server, backend("b") as engine:
         host, _, port = engine.address.rpartition(":")
         pods = Pods(server)
