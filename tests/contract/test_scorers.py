@@ -11,32 +11,18 @@ from hypothesis import strategies as st
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Lora,
     Match,
-    PoolId,
     Request,
     Source,
 )
 from epp.framework.registry import Kind
 from tests.contract.installed import build, installed
+from tests.fakes.endpoints import endpoint
 
 SCORERS = list(installed(Kind.SCORER))
 ANY_FIXTURE = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def _endpoint(number: int, load: Load, match: Match, labels: dict[str, str]) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        load=load,
-        match=match,
-        labels=labels,
-    )
 
 
 adapters = st.frozensets(st.sampled_from(["m", "a", "b"]))
@@ -66,7 +52,10 @@ labels = st.dictionaries(
     st.text(max_size=8) | st.sampled_from(["0-64", "64-4096", "a"]),
 )
 pools = st.lists(st.tuples(loads, matches, labels), max_size=12).map(
-    lambda parts: [_endpoint(number, *part) for number, part in enumerate(parts)]
+    lambda parts: [
+        endpoint(number, load=load, match=match, labels=labels)
+        for number, (load, match, labels) in enumerate(parts)
+    ]
 )
 requests = st.builds(
     Request,

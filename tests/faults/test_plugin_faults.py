@@ -8,15 +8,12 @@ import pytest
 
 from epp.framework import (
     Candidates,
-    Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     registry,
 )
+from tests.fakes.endpoints import endpoint
 
 ROUNDS = 500
 
@@ -25,11 +22,6 @@ def _plugin(kind: str, **parameters: Any) -> Any:
     found = registry.find(kind)
     assert found is not None
     return found.build(parameters)
-
-
-def _pod(name: str, **given: Any) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), name, 8000)
-    return Endpoint(id=ident, address="10.0.0.1:8000", incarnation=Incarnation(ident, 1), **given)
 
 
 def _request(**given: Any) -> Request:
@@ -56,8 +48,10 @@ def test_B11_a_hot_prefix_keeps_nobody_on_a_pod_that_is_far_behind() -> None:
     ones stay whatever they have to do."""
     gate = _plugin("prefix-cache-affinity-filter", peakPrefillThroughput=1000, maxTTFTPenaltyMs=500)
     prompt = _request(keys=tuple(range(10)), prompt_tokens=640)
-    warm = [_pod("warm", match=Match(640), load=Load(reserved_prefill_tokens=n)) for n in (0, 600)]
-    cold = _pod("cold")
+    warm = [
+        endpoint("warm", match=Match(640), load=Load(reserved_prefill_tokens=n)) for n in (0, 600)
+    ]
+    cold = endpoint("cold")
     assert list(gate.keep(prompt, Candidates.of([warm[0], cold]))) == [True, False]
     assert list(gate.keep(prompt, Candidates.of([warm[1], cold]))) == [True, True]
 
@@ -79,4 +73,4 @@ def test_B24_a_split_is_decided_on_uncached_tokens_that_are_known(
     `epp/plugins/deciders/prefix_based_pd.py`; red when either is left out."""
     decider = _plugin("prefix-based-pd-decider", nonCachedTokens=512)
     asked = _request(**({"exact": True} | of))
-    assert decider.decide(asked, _pod("decode", match=Match(cached))) == verdict
+    assert decider.decide(asked, endpoint("decode", match=Match(cached))) == verdict

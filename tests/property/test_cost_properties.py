@@ -13,17 +13,15 @@ from epp.framework import (
     NO_MATCH,
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Source,
     Speeds,
 )
 from epp.framework.cost import CostRules, cost
 from epp.framework.registry import build_scorer
+from tests.fakes.endpoints import endpoint
 
 TOTAL = 8192
 PRIOR = Speeds()
@@ -86,15 +84,7 @@ rules = st.builds(
 
 
 def pod(number: int, load: Load, match: Match = NO_MATCH, speed: Speeds = PRIOR) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        load=load,
-        match=match,
-        speeds=speed,
-    )
+    return endpoint(number, load=load, match=match, speeds=speed)
 
 
 odd_pools = st.lists(st.tuples(odd_loads(), matches, speeds), max_size=8).map(

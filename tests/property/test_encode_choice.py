@@ -6,8 +6,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, Load, PoolId, Request, Role
+from epp.framework import Candidates, Endpoint, Load, Request, Role
 from epp.request.split import Why, Wish, encode
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth
 from tests.unit.test_encode_stage import BUILT
 
@@ -22,15 +23,7 @@ MEDIA = st.lists(st.integers(0, 2**64), max_size=4, unique=True)
 
 def pod(number: int, part: tuple[Role, bool, int | None]) -> Endpoint:
     role, sidecar, waiting = part
-    ident = EndpointId(PoolId("pool"), f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        role=role,
-        has_sidecar=sidecar,
-        load=Load(waiting=waiting),
-    )
+    return endpoint(number, role=role, has_sidecar=sidecar, load=Load(waiting=waiting))
 
 
 @settings(max_examples=300, deadline=None)

@@ -12,24 +12,19 @@ from epp.framework import (
     Endpoint,
     EndpointId,
     Incarnation,
-    PoolId,
     Request,
     Rung,
 )
 from epp.plugins.producers.mm_embeddings_cache import MmEmbeddingsCache
+from tests.fakes.endpoints import endpoint
 
 MB = 2**20
 Media = tuple[tuple[int, int], ...]
 
 
-def _endpoint(name: int, start_ms: int = 1) -> Endpoint:
-    ident = EndpointId(PoolId("p"), str(name), 8000)
-    return Endpoint(id=ident, address="10.0.0.1:1", incarnation=Incarnation(ident, start_ms))
-
-
 SIZES = {digest: (1 + digest % 3) * MB // 2 for digest in range(12)}
 media = st.lists(st.sampled_from(sorted(SIZES.items())), max_size=6, unique=True).map(tuple)
-endpoints = st.builds(_endpoint, st.integers(0, 4), st.sampled_from([1, 1, 2]))
+endpoints = st.builds(endpoint, st.integers(0, 4), start_ms=st.sampled_from([1, 1, 2]))
 steps = st.lists(st.tuples(endpoints, media) | st.integers(0, 4), max_size=40)
 
 
@@ -71,7 +66,7 @@ def test_accounts_are_those_of_a_plain_model(
     cache, model = MmEmbeddingsCache(cache_size_in_mb_per_server=size_mb), Model(size_mb * MB)
     for step in steps:
         if isinstance(step, int):
-            gone = _endpoint(step).id
+            gone = endpoint(step).id
             cache.removed([gone])
             model.kept.pop(gone, None)
         else:
@@ -79,7 +74,7 @@ def test_accounts_are_those_of_a_plain_model(
             model.send(*step)
     assert cache.held(tuple(SIZES.items())) == model.held()
     assert len(cache) == sum(len(kept) for _, kept in model.kept.values())
-    cache.removed([_endpoint(name).id for name in range(5)])
+    cache.removed([endpoint(name).id for name in range(5)])
     assert len(cache) == 0
     assert cache.held(tuple(SIZES.items())) == {}
 
@@ -93,7 +88,7 @@ def test_media_over_all_endpoints_are_bounded(
         patch.setitem(MmEmbeddingsCache.chosen.__globals__, "MAX_MEDIA", most)
         for step in steps:
             if isinstance(step, int):
-                cache.removed([_endpoint(step).id])
+                cache.removed([endpoint(step).id])
             else:
                 _send(cache, *step)
             assert len(cache) <= most
@@ -109,7 +104,7 @@ def test_the_order_of_media_and_of_endpoints_changes_nothing_that_is_held(
     order.shuffle(others)
     order.shuffle(names)
     for name in range(4):
-        _send(straight, _endpoint(name), media[: name + 1])
+        _send(straight, endpoint(name), media[: name + 1])
     for name in names:
-        _send(mixed, _endpoint(name), media[: name + 1][::-1])
+        _send(mixed, endpoint(name), media[: name + 1][::-1])
     assert straight.held(media) == mixed.held(others)

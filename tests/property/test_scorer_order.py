@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Source,
 )
 from epp.framework.registry import build_scorer
 from epp.request.schedule import schedule
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth, Only, profile
 
 KEYS = tuple(range(1, 17))
@@ -64,17 +62,9 @@ def loads(draw: st.DrawFn) -> Load:
 def pool(found: list[Load], matched: list[int] | None = None) -> list[Endpoint]:
     made: list[Endpoint] = []
     for number, load in enumerate(found):
-        ident = EndpointId(PoolId("p"), str(number), 8000)
         tokens = 0 if matched is None else 64 * matched[number]
-        made.append(
-            Endpoint(
-                id=ident,
-                address=f"10.0.0.{number}:8000",
-                incarnation=Incarnation(ident, 1),
-                load=load,
-                match=Match(tokens=tokens, source=Source.PRECISE if tokens else Source.NONE),
-            )
-        )
+        match = Match(tokens=tokens, source=Source.PRECISE if tokens else Source.NONE)
+        made.append(endpoint(number, load=load, match=match))
     return made
 
 

@@ -10,11 +10,8 @@ from epp.errors import NoEndpoint
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Role,
     Source,
@@ -22,9 +19,9 @@ from epp.framework import (
 from epp.request import filters
 from epp.request.schedule import TIE, schedule
 from epp.request.split import Part, Why, Wish, encode, prefill
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth, default_built
 
-POOL = PoolId("pool")
 BUILT = {
     (split, threshold, count): default_built(split, threshold, prefillers=count)
     for split in ("prefix", "always", "never")
@@ -61,11 +58,8 @@ RULES = st.tuples(
 
 def pod(number: int, part: tuple[Role, bool, int, Source, float, int | None]) -> Endpoint:
     role, sidecar, tokens, source, trust, waiting = part
-    ident = EndpointId(POOL, f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
+    return endpoint(
+        number,
         role=role,
         has_sidecar=sidecar,
         load=Load(waiting=waiting),

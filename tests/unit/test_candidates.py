@@ -11,26 +11,18 @@ from epp.framework import (
     COLUMNS,
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Role,
     Source,
     Speeds,
 )
+from tests.fakes.endpoints import endpoint
 
 
 def _endpoint(number: int) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        load=Load(waiting=number, kv_usage=None),
-        match=Match(64 * number, Source.PREDICTED, 0.5),
-    )
+    load, match = Load(waiting=number, kv_usage=None), Match(64 * number, Source.PREDICTED, 0.5)
+    return endpoint(number, load=load, match=match)
 
 
 POOL = [_endpoint(number) for number in range(5)]

@@ -10,11 +10,8 @@ from epp.errors import PluginError
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Role,
     Source,
@@ -25,6 +22,7 @@ from epp.framework.cost import Cost, CostRules, cost
 from epp.framework.registry import Kind, build_scorer
 from epp.plugins.deciders.cost_pd import CostPd
 from epp.request.split import Part, Wish, prefill
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth, default_built
 
 SPEEDS = Speeds(
@@ -50,14 +48,7 @@ ASKED = Request(
 
 
 def pod(number: int = 0, load: Load = IDLE, **fields: Any) -> Endpoint:
-    ident = EndpointId(PoolId("p"), f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        load=load,
-        **{"speeds": SPEEDS, **fields},
-    )
+    return endpoint(number, load=load, **{"speeds": SPEEDS, **fields})
 
 
 def costs(*pods: Endpoint, request: Request = ASKED, rules: CostRules = RULES) -> Cost:

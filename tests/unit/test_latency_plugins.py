@@ -10,12 +10,9 @@ from epp.errors import PluginError
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     LimitKeeper,
     Load,
     Match,
-    PoolId,
     Request,
     Source,
     Speeds,
@@ -26,6 +23,7 @@ from epp.framework.latency import headroom
 from epp.request.plan.live import build
 from epp.request.plan.resolve import resolve
 from tests.fakes.desk import ask, open_desk
+from tests.fakes.endpoints import endpoint
 
 SPEEDS = Speeds(
     prefill_tokens_per_s=1000.0,
@@ -38,7 +36,6 @@ SPEEDS = Speeds(
 
 def pod(number: int, *, queued: int = 0, running: int = 0, **given: Any) -> Endpoint:
     """One with so many prompt tokens of ours to compute; 1000 of them take a second."""
-    ident = EndpointId(PoolId("p"), f"pod-{number}", 8000)
     load = Load(
         waiting=0,
         running=running,
@@ -49,10 +46,7 @@ def pod(number: int, *, queued: int = 0, running: int = 0, **given: Any) -> Endp
         reserved_pending=int(bool(queued)),
         reserved_prefill_tokens=queued,
     )
-    fields = {"load": load, "speeds": SPEEDS, **given}
-    return Endpoint(
-        id=ident, address=f"10.0.0.{number}:1", incarnation=Incarnation(ident, 1), **fields
-    )
+    return endpoint(number, **{"load": load, "speeds": SPEEDS, **given})
 
 
 def asked(*, ttft: float | None = None, tpot: float | None = None, **given: Any) -> Request:

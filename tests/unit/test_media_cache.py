@@ -12,10 +12,7 @@ from epp.framework import (
     Candidates,
     Decision,
     Endpoint,
-    EndpointId,
-    Incarnation,
     MediaKeeper,
-    PoolId,
     Request,
     Rung,
     Stage,
@@ -29,15 +26,11 @@ from epp.request.apis.prompt import TextPrompt
 from epp.request.plan.live import build, unfollowed
 from epp.request.plan.resolve import resolve
 from tests.fakes.desk import Desk, open_desk
+from tests.fakes.endpoints import endpoint
 
 SCORER, PRODUCER = "mm-embeddings-cache-scorer", "mm-embeddings-cache-producer"
 IMAGE = MEDIA_BYTES
 A, B, C = (1, IMAGE), (2, IMAGE), (3, IMAGE)
-
-
-def endpoint(name: str, start_ms: int = 1) -> Endpoint:
-    ident = EndpointId(PoolId("p"), name, 8000)
-    return Endpoint(id=ident, address="10.0.0.1:8000", incarnation=Incarnation(ident, start_ms))
 
 
 def asking(*media: tuple[int, int], held: Mapping[str, int] | None = None) -> Request:

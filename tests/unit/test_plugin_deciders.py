@@ -6,17 +6,12 @@ import pytest
 
 from epp.errors import PluginError
 from epp.framework import (
-    Endpoint,
-    EndpointId,
-    Incarnation,
     Match,
-    PoolId,
     Request,
     Source,
     registry,
 )
-
-IDENT = EndpointId(PoolId("pool"), "pod", 8000)
+from tests.fakes.endpoints import endpoint
 
 
 def decide(kind: str, cached: float = 0, *, trust: float = 1.0, **of: Any) -> str:
@@ -27,12 +22,8 @@ def decide(kind: str, cached: float = 0, *, trust: float = 1.0, **of: Any) -> st
     names = ("nonCachedTokens", "promptTokens")
     given = dict(zip(names, map(int, limits.split()), strict=False))
     match = Match(tokens=int(cached), source=Source.PREDICTED, trust=trust)
-    pod = Endpoint(
-        id=IDENT, address="10.0.0.1:8000", incarnation=Incarnation(IDENT, 1), match=match
-    )
-    return found.build(given).decide(
-        Request(id="r", api="completions", path="/", **{"exact": True} | of), pod
-    )
+    asked = Request(id="r", api="completions", path="/", **{"exact": True} | of)
+    return found.build(given).decide(asked, endpoint("pod", match=match))
 
 
 @pytest.mark.parametrize(

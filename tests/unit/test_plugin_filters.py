@@ -11,25 +11,17 @@ from epp.framework import (
     Candidates,
     Decision,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Role,
     Rung,
     registry,
 )
 from epp.framework.registry import Kind
+from tests.fakes.endpoints import endpoint
 
 ROLE = "llm-d.ai/role"
-
-
-def endpoint(name: str, **given: Any) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), name, 8000)
-    given.setdefault("address", "10.0.0.1:8000")
-    return Endpoint(id=ident, incarnation=Incarnation(ident, 1), **given)
 
 
 def request(**given: Any) -> Request:

@@ -6,10 +6,10 @@ import pytest
 
 from epp.control.files import parse_endpoints
 from epp.errors import NoEndpoint
-from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Role
+from epp.framework import Candidates, Endpoint, Role
 from epp.request import filters
+from tests.fakes.endpoints import POOL, endpoint
 
-POOL = PoolId("pool")
 TABLE = {
     "": (True, False),
     "decode": (True, False),
@@ -23,13 +23,7 @@ TABLE = {
 
 
 def pods(*roles: Role) -> list[Endpoint]:
-    ids = [EndpointId(POOL, f"pod-{number}", 8000) for number in range(len(roles))]
-    return [
-        Endpoint(
-            id=ident, address=f"10.0.0.{n}:8000", incarnation=Incarnation(ident, 1), role=roles[n]
-        )
-        for n, ident in enumerate(ids)
-    ]
+    return [endpoint(number, role=role) for number, role in enumerate(roles)]
 
 
 def test_every_role_of_the_reference_has_its_parts() -> None:
@@ -42,8 +36,8 @@ def test_a_label_that_is_no_role_is_refused() -> None:
 
 
 def test_an_endpoint_without_a_label_decodes_and_never_prefills() -> None:
-    (pod,) = pods(Role.UNLABELLED)
-    assert Endpoint(id=pod.id, address="", incarnation=pod.incarnation).role is Role.UNLABELLED
+    pod = endpoint("unlabelled")
+    assert pod.role is Role.UNLABELLED
     assert list(filters.decoders(Candidates.of([pod]))) == [pod]
     assert list(filters.prefillers(Candidates.of([pod]))) == []
 

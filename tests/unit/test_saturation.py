@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import NoEndpoint, PluginError, Saturated
-from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, Load, PoolId, Request
+from epp.framework import Candidates, Endpoint, Load, Request
 from epp.framework.registry import find
 from epp.request import saturation as room
 from epp.request.ballot import Why
@@ -17,6 +17,7 @@ from epp.request.objectives import Objectives
 from epp.request.plan.live import Named, build
 from epp.request.plan.resolve import resolve
 from tests.fakes.desk import ask, open_desk
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth
 
 Numbers = tuple[int | None, float | None]
@@ -24,18 +25,12 @@ Numbers = tuple[int | None, float | None]
 
 def pool(*loads: Numbers) -> Candidates:
     """Endpoints by waiting requests and KV cache use."""
-    made: list[Endpoint] = []
-    for number, (waiting, kv_usage) in enumerate(loads):
-        ident = EndpointId(PoolId("p"), str(number), 8000)
-        made.append(
-            Endpoint(
-                id=ident,
-                address=f"10.0.0.{number}:8000",
-                incarnation=Incarnation(ident, 0),
-                load=Load(waiting=waiting, kv_usage=kv_usage),
-            )
-        )
-    return Candidates.of(made)
+    return Candidates.of(
+        [
+            endpoint(number, load=Load(waiting=waiting, kv_usage=kv_usage))
+            for number, (waiting, kv_usage) in enumerate(loads)
+        ]
+    )
 
 
 def plugin(name: str, **parameters: Any) -> Any:
@@ -133,16 +128,12 @@ def test_as_a_filter_it_keeps_who_is_below_the_limits(
 
 def under_way(*charged: tuple[int, int]) -> Candidates:
     """Endpoints by our requests there and their prompt tokens."""
-    made = [
-        Endpoint(
-            id=one.id,
-            address=one.address,
-            incarnation=one.incarnation,
-            load=Load(reserved_requests=requests, reserved_prefill_tokens=tokens),
-        )
-        for one, (requests, tokens) in zip(pool(*[(0, 0.0)] * len(charged)), charged, strict=True)
-    ]
-    return Candidates.of(made)
+    return Candidates.of(
+        [
+            endpoint(number, load=Load(reserved_requests=requests, reserved_prefill_tokens=tokens))
+            for number, (requests, tokens) in enumerate(charged)
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,9 +282,7 @@ def test_the_fuller_the_pool_the_more_is_refused(
 
 
 def waiting(running: int | None, kv_usage: float | None) -> Endpoint:
-    (one,) = pool((50, kv_usage))
-    load = Load(waiting=50, running=running, kv_usage=kv_usage)
-    return Endpoint(id=one.id, address=one.address, incarnation=one.incarnation, load=load)
+    return endpoint(0, load=Load(waiting=50, running=running, kv_usage=kv_usage))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,8 @@ import pytest
 
 from epp.framework import (
     Candidates,
-    Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Source,
 )
@@ -23,22 +19,17 @@ from epp.plugins.pickers.max_score import MaxScore
 from epp.request.plan.live import BuiltProfile
 from epp.request.schedule import Selection, schedule
 from epp.request.scores import MAX_ROWS
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth, Broken, Fixed, Only, profile
 
 REQUEST = Request(id="r1", api="completions", path="/", prompt_tokens=600, keys=tuple(range(9)))
 
 
 def _pool(count: int, **fields: Any) -> Candidates:
-    ids = [EndpointId(PoolId("p"), f"pod-{number:03}", 8000) for number in range(count)]
     return Candidates.of(
         [
-            Endpoint(
-                id=ident,
-                address=f"10.0.0.{number}:8000",
-                incarnation=Incarnation(ident, 1),
-                **fields,
-            )
-            for number, ident in enumerate(ids)
+            endpoint(f"pod-{number:03}", address=f"10.0.0.{number}:8000", **fields)
+            for number in range(count)
         ]
     )
 

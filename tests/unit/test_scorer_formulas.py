@@ -8,30 +8,21 @@ from epp.errors import PluginError
 from epp.framework import (
     Candidates,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Lora,
     Match,
-    PoolId,
     Request,
     Source,
     registry,
 )
 from epp.framework.registry import build_scorer
+from tests.fakes.endpoints import endpoint
 
 
 def _pool(*loads: Load, matches: tuple[Match, ...] = ()) -> list[Endpoint]:
-    ids = [EndpointId(PoolId("p"), f"pod-{number}", 8000) for number in range(len(loads))]
     return [
-        Endpoint(
-            id=ident,
-            address="10.0.0.1:8000",
-            incarnation=Incarnation(ident, 1),
-            load=load,
-            match=matches[number] if matches else Match(),
-        )
-        for number, (ident, load) in enumerate(zip(ids, loads, strict=True))
+        endpoint(number, load=load, match=matches[number] if matches else Match())
+        for number, load in enumerate(loads)
     ]
 
 

@@ -7,12 +7,8 @@ import pytest
 from epp.errors import ConfigError, PluginError
 from epp.framework import (
     Candidates,
-    Endpoint,
-    EndpointId,
-    Incarnation,
     ModelsReader,
     ModelsSource,
-    PoolId,
     Request,
     Watcher,
     registry,
@@ -22,6 +18,7 @@ from epp.request.plan import feeds, report
 from epp.request.plan.live import Built, build, unfollowed
 from epp.request.plan.resolve import resolve
 from epp.state.served_models import MAX_MODELS, MAX_NAME, models_on
+from tests.fakes.endpoints import endpoint
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
@@ -50,11 +47,6 @@ def test_names_are_bounded_in_length_and_number() -> None:
     many = models_on(page(*map(str, range(MAX_MODELS + 5))))
     assert len(many) == MAX_MODELS
     assert str(MAX_MODELS) not in many
-
-
-def endpoint(name: str) -> Endpoint:
-    ident = EndpointId(PoolId("pool"), name, 8000)
-    return Endpoint(id=ident, address="10.0.0.1:8000", incarnation=Incarnation(ident, 1))
 
 
 def knowing(**served: set[str]) -> ServedModel:

@@ -11,11 +11,8 @@ from epp.framework import (
     Candidates,
     Decision,
     Endpoint,
-    EndpointId,
     Follower,
-    Incarnation,
     Marker,
-    PoolId,
     Request,
     Rung,
     Stage,
@@ -23,11 +20,11 @@ from epp.framework import (
     sessions,
 )
 from epp.framework.registry import build_scorer
+from tests.fakes.endpoints import endpoint
 
 
 def _endpoint(name: str, port: int = 8000) -> Endpoint:
-    ident = EndpointId(PoolId("p"), f"ns/{name}", port)
-    return Endpoint(id=ident, address=f"10.0.0.1:{port}", incarnation=Incarnation(ident, 1))
+    return endpoint(f"ns/{name}", port=port)
 
 
 A, B, C = POOL = [_endpoint(name) for name in "abc"]

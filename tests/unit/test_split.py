@@ -14,20 +14,17 @@ from epp.framework import (
     Candidates,
     Course,
     Endpoint,
-    EndpointId,
-    Incarnation,
     Load,
     Match,
-    PoolId,
     Request,
     Role,
     Source,
 )
 from epp.request.plan.live import Built
 from epp.request.split import Part, Why, Wish, prefill
+from tests.fakes.endpoints import endpoint
 from tests.fakes.plans import Booth, Broken, Fixed, Only, default_built, profile, with_profile
 
-POOL = PoolId("pool")
 IDLE = Load(waiting=0, running=0)
 ASKED = Request(
     id="r",
@@ -41,14 +38,7 @@ ASKED = Request(
 
 
 def pod(number: int, role: Role = Role.PREFILL, **fields: Any) -> Endpoint:
-    ident = EndpointId(POOL, f"pod-{number}", 8000)
-    return Endpoint(
-        id=ident,
-        address=f"10.0.0.{number}:8000",
-        incarnation=Incarnation(ident, 1),
-        role=role,
-        **{"load": IDLE, **fields},
-    )
+    return endpoint(number, role=role, **{"load": IDLE, **fields})
 
 
 def holding(tokens: int) -> Endpoint:
