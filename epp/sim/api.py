@@ -15,9 +15,9 @@ from epp.bodies.sharing import Api
 from epp.errors import EppError
 from epp.sim import meetings
 from epp.sim.hashing import NO_NAMESPACE, Namespace
-from epp.sim.media import MEDIA_TYPES, Peer, hash_of, text_for
+from epp.sim.media import KINDS, TOKENS, Content, Peer, items_of
 from epp.sim.settings import EngineSettings
-from epp.sim.tokenizer import encode, render_chat
+from epp.sim.tokenizer import PLACEHOLDER, encode, render_chat
 from epp.sim.transfer import NO_TRANSFER, PullAsk, Transfer, read_params
 
 MAX_PROMPTS = 64
@@ -119,7 +119,7 @@ class CompletionBody(_OpenAi, frozen=True, kw_only=True):
 
 class Message(msgspec.Struct, frozen=True):
     role: str
-    content: str | list[dict[str, object]] | None = None
+    content: Content = None
 
 
 class ChatBody(_OpenAi, frozen=True, kw_only=True):
@@ -154,12 +154,15 @@ class Ask:
     include_usage: bool = False
     return_token_ids: bool = False
     transfer: Transfer = NO_TRANSFER
-    media: tuple[str, ...] = ()
-    """Names of the images, audio and video in it, each once."""
     embeddings: Mapping[str, Peer] = field(default_factory=dict)
     """Where it says that theirs are to be had."""
     least_cached: float = 0.0
     """Share of the prompt that must be cached, or the engine refuses to compute it."""
+
+    @property
+    def media(self) -> tuple[str, ...]:
+        """Names of the images, audio and video in it, each once."""
+        return tuple(dict.fromkeys(item.name for item in self.namespace.media))
 
 
 def parse_completion(body: bytes, settings: EngineSettings) -> Ask:
@@ -177,7 +180,7 @@ def parse_chat(body: bytes, settings: EngineSettings) -> Ask:
     prompt = _chat_tokens(wire)
     limit = wire.max_completion_tokens or wire.max_tokens
     ask = _openai(Api.CHAT, wire, settings, (prompt,), limit)
-    return replace(ask, media=media_of(message.content for message in wire.messages))
+    return with_media(ask, (message.content for message in wire.messages))
 
 
 def offered_to(body: bytes) -> PullAsk | None:
@@ -315,34 +318,36 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[int], ...]
 
 
 def _chat_tokens(wire: ChatBody | TokenizeBody) -> list[int]:
-    messages = [(message.role, text_of(message.content)) for message in wire.messages or ()]
+    messages = [(message.role, tokens_of(message.content)) for message in wire.messages or ()]
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
     return render_chat(messages, tools=tools, add_generation_prompt=wire.add_generation_prompt)
 
 
-def text_of(content: str | list[dict[str, object]] | None) -> str:
-    """The text of a message's content, with one that stands for each item that is none.
+def tokens_of(content: Content) -> list[int]:
+    """The tokens of a message's content: of its text, and those that stand for what is none.
 
     Raises ApiError for parts of other types.
     """
     if content is None or isinstance(content, str):
-        return content or ""
-    parts: list[str] = []
+        return encode(content or "")
+    tokens: list[int] = []
+    after_text = False
     for part in content:
         text = part.get("text")
-        if part.get("type") in MEDIA_TYPES:
-            text = text_for(hash_of(part))
-        elif part.get("type") not in _TEXTS or not isinstance(text, str):
+        if part.get("type") in KINDS:
+            tokens += [PLACEHOLDER] * TOKENS
+        elif part.get("type") in _TEXTS and isinstance(text, str):
+            tokens += encode(f"\n{text}" if after_text else text)
+        else:
             raise bad_request("content parts must be text, image, audio or video", "messages")
-        parts.append(str(text))
-    return "\n".join(parts)
+        after_text = part.get("type") in _TEXTS
+    return tokens
 
 
-def media_of(contents: Iterable[str | list[dict[str, object]] | None]) -> tuple[str, ...]:
-    """Names of the items in these contents, each once."""
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    names = (hash_of(part) for part in parts if part.get("type") in MEDIA_TYPES)
-    return tuple(dict.fromkeys(names))
+def with_media(ask: Ask, contents: Iterable[Content]) -> Ask:
+    """A request of one prompt with what its contents have beside text."""
+    items = items_of(ask.prompts[0], contents)
+    return replace(ask, namespace=replace(ask.namespace, media=items)) if items else ask
 
 
 def _served(model: str | None, settings: EngineSettings) -> tuple[str, str]:

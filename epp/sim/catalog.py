@@ -20,6 +20,9 @@ PARSERS: Mapping[Api, Parse] = {
 }
 """What reads the bodies posted to a path. Each raises ApiError."""
 
+RENDERED = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
+"""APIs whose requests it renders, too, at their path and `/render`."""
+
 _ANSWERS: Mapping[Api, type[Answer]] = {
     Api.COMPLETIONS: Completion,
     Api.CHAT: Chat,

@@ -1,4 +1,9 @@
-"""vLLM's tokens in, tokens out on a simulated engine: what is read, how it is answered. Pure."""
+"""vLLM's tokens in, tokens out on a simulated engine: what is read, how it is answered. Pure.
+
+The body is what `/render` answers to requests of the other APIs.
+"""
+
+from dataclasses import replace
 
 import msgspec
 
@@ -14,6 +19,7 @@ from epp.sim.api import (
     bad_request,
     decoded,
 )
+from epp.sim.media import Features, features_of
 from epp.sim.openai import DONE
 from epp.sim.settings import EngineSettings
 
@@ -21,6 +27,7 @@ from epp.sim.settings import EngineSettings
 class GenerateBody(Wire, frozen=True, kw_only=True):
     token_ids: list[TokenId]
     sampling_params: Sampling | None = None
+    features: Features | None = None
 
 
 def parse(body: bytes, settings: EngineSettings) -> Ask:
@@ -31,7 +38,28 @@ def parse(body: bytes, settings: EngineSettings) -> Ask:
     sampling = wire.sampling_params or Sampling()
     if sampling.max_tokens is None:
         sampling = msgspec.structs.replace(sampling, max_tokens=DEFAULT_COMPLETION_TOKENS)
-    return ask_of(Api.GENERATE, wire, settings, (wire.token_ids,), sampling)
+    ask = ask_of(Api.GENERATE, wire, settings, (wire.token_ids,), sampling)
+    if wire.features is None:
+        return ask
+    try:
+        items = wire.features.items
+    except (ValueError, KeyError) as error:
+        raise bad_request("mm_hashes and mm_placeholders must go together", "features") from error
+    return replace(ask, namespace=replace(ask.namespace, media=items))
+
+
+def rendered(ask: Ask) -> bytes:
+    """The request as a body that `parse` reads: as the engine would compute it."""
+    limit = {} if ask.ends_by_itself else {"max_tokens": ask.limits[0]}
+    body = {
+        "model": ask.model,
+        "token_ids": ask.prompts[0],
+        "features": features_of(ask.namespace.media),
+        "sampling_params": {"n": ask.choices, **limit},
+        "cache_salt": ask.namespace.salt or None,
+        "stream": ask.stream,
+    }
+    return msgspec.json.encode(body)
 
 
 class Generated(Answer):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-ExtraKeys = list[str] | None
+from epp.sim.media import Item
+
+ExtraKeys = list[str | tuple[str, int]] | None
 
 Content = tuple[int, int]
 """What is in a block: hash of it when it is full, and of the part of it that ends a prompt. Equal
@@ -20,10 +22,19 @@ class Namespace:
 
     lora: str = ""
     salt: str = ""
+    media: tuple[Item, ...] = ()
+    """In the order of their places."""
 
-    def extra_keys(self, block: int) -> ExtraKeys:
-        """Keys of the `block`-th block: the adapter marks every block, the salt the first."""
-        keys = [self.lora] if self.lora else []
+    def extra_keys(self, block: int, block_tokens: int) -> ExtraKeys:
+        """Keys of the `block`-th block: the adapter marks every block, an item those that it
+        reaches into, with its place counted from the block's start, the salt the first."""
+        keys: list[str | tuple[str, int]] = [self.lora] if self.lora else []
+        begin = block * block_tokens
+        keys += [
+            (item.name, item.start - begin)
+            for item in self.media
+            if item.start < begin + block_tokens and begin < item.start + item.tokens
+        ]
         if self.salt and block == 0:
             keys.append(self.salt)
         return keys or None
@@ -45,18 +56,20 @@ class BlockHasher:
         size = self._block_tokens
         for block in range(len(hashes), len(tokens) // size):
             piece = tokens[block * size : (block + 1) * size]
-            hashes.append(_link(hashes[-1] if hashes else 0, piece, namespace.extra_keys(block)))
+            extra = namespace.extra_keys(block, size)
+            hashes.append(_link(hashes[-1] if hashes else 0, piece, extra))
 
     def tail(self, hashes: Sequence[int], tokens: Sequence[int], namespace: Namespace) -> int:
         """Hash of the last block of `tokens`, which is not full; 0 when there is none.
 
         `hashes` are those of the full blocks before it, at least.
         """
-        block, rest = divmod(len(tokens), self._block_tokens)
+        size = self._block_tokens
+        block, rest = divmod(len(tokens), size)
         if not rest:
             return 0
         parent = hashes[block - 1] if block else 0
-        return _link(parent, tokens[-rest:], namespace.extra_keys(block))
+        return _link(parent, tokens[-rest:], namespace.extra_keys(block, size))
 
 
 def mixed(one: int, other: int) -> int:

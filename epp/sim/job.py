@@ -58,8 +58,9 @@ class Job:
 
 
 def new_job(submission: Submission, now: float, seed: int) -> Job:
-    prompt = array("I", submission.prompt).tobytes()
-    digest = xxh3_64_intdigest(prompt + submission.variant.to_bytes(4, "little"), seed=seed)
+    prompt = array("I", submission.prompt).tobytes() + submission.variant.to_bytes(4, "little")
+    seen = "\0".join(item.name for item in submission.namespace.media)
+    digest = xxh3_64_intdigest(prompt + seen.encode(), seed=seed)
     return Job(
         submission,
         now,

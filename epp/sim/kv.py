@@ -145,6 +145,7 @@ class BlockPool:
             self._contents[block] = (mixed(key, flaw) if flaw else key, self._contents[block][1])
             self._indexed.setdefault(key, []).append(block)
         size = self.block_tokens
+        extra = [namespace.extra_keys(block, size) for block in range(first, len(hashes))]
         self._events.append(
             BlockStored(
                 block_hashes=[self._name(key) for key in hashes[first:]],
@@ -154,7 +155,7 @@ class BlockPool:
                 lora_id=None,
                 medium=MEDIUM,
                 lora_name=namespace.lora or None,
-                extra_keys=[namespace.extra_keys(block) for block in range(first, len(hashes))],
+                extra_keys=extra,
                 group_idx=GROUP,
                 kv_cache_spec_kind="full_attention",
             )

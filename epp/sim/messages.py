@@ -1,6 +1,5 @@
 """Anthropic's messages on a simulated engine: what is read, and how it is answered. Pure."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,9 +15,10 @@ from epp.sim.api import (
     ask_of,
     bad_request,
     decoded,
-    media_of,
-    text_of,
+    tokens_of,
+    with_media,
 )
+from epp.sim.media import Content
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import decode, render_chat
 
@@ -28,7 +28,7 @@ _STOPS = {"length": "max_tokens", "stop": "end_turn"}
 class MessagesBody(Wire, frozen=True, kw_only=True):
     messages: list[Message]
     max_tokens: Positive
-    system: str | list[dict[str, object]] | None = None
+    system: Content = None
     tools: list[dict[str, object]] | None = None
 
 
@@ -37,12 +37,12 @@ def parse(body: bytes, settings: EngineSettings) -> Ask:
     wire = decoded(body, MessagesBody)
     if not wire.messages:
         raise bad_request("messages must not be empty", "messages")
-    turns = [("system", text_of(wire.system))] if wire.system else []
-    turns += [(message.role, text_of(message.content)) for message in wire.messages]
+    turns = [("system", tokens_of(wire.system))] if wire.system else []
+    turns += [(message.role, tokens_of(message.content)) for message in wire.messages]
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
     prompt = render_chat(turns, tools=tools)
     ask = ask_of(Api.MESSAGES, wire, settings, (prompt,), Sampling(max_tokens=wire.max_tokens))
-    return replace(ask, media=media_of(message.content for message in wire.messages))
+    return with_media(ask, (wire.system, *(message.content for message in wire.messages)))
 
 
 class MessageAnswer(Answer):

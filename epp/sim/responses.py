@@ -4,7 +4,6 @@ Nothing is stored: an id of an earlier response is refused. Instructions are a s
 of the tools the JSON stands before the conversation, as in chats.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,8 +18,8 @@ from epp.sim.api import (
     ask_of,
     bad_request,
     decoded,
-    media_of,
-    text_of,
+    tokens_of,
+    with_media,
 )
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import decode, render_chat
@@ -45,19 +44,16 @@ def parse(body: bytes, settings: EngineSettings) -> Ask:
     wire = decoded(body, ResponsesBody)
     if wire.previous_response_id is not None:
         raise bad_request("This engine stores no responses.", "previous_response_id")
-    messages = [("system", wire.instructions)] if wire.instructions else []
-    if isinstance(wire.input, str):
-        messages.append(("user", wire.input))
-    else:
-        messages += [(item.role, text_of(item.content)) for item in wire.input]
-    if not messages:
+    items = [_Item("user", wire.input)] if isinstance(wire.input, str) else wire.input
+    if wire.instructions:
+        items = [_Item("system", wire.instructions), *items]
+    if not items:
         raise bad_request("input must not be empty", "input")
     tools = msgspec.json.encode(wire.tools).decode() if wire.tools else ""
-    prompt = render_chat(messages, tools=tools)
+    prompt = render_chat([(item.role, tokens_of(item.content)) for item in items], tools=tools)
     sampling = Sampling(max_tokens=wire.max_output_tokens)
     ask = ask_of(Api.RESPONSES, wire, settings, (prompt,), sampling)
-    items = () if isinstance(wire.input, str) else wire.input
-    return replace(ask, media=media_of(item.content for item in items))
+    return with_media(ask, (item.content for item in items))
 
 
 class Response(Answer):

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 VOCABULARY = 131_072
-"""Token ids are 0 to `VOCABULARY - 1`."""
+"""Ids of text are 0 to `VOCABULARY - 1`."""
+PLACEHOLDER = VOCABULARY
+"""Stands for what is no text."""
 
 _PIECES = re.compile(r" ?\S{1,6}|\s")
 _CONSONANTS = "bdfghklmnprstvwz"
@@ -48,14 +50,19 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def render_chat(
-    messages: Sequence[tuple[str, str]], *, tools: str = "", add_generation_prompt: bool = True
+    messages: Sequence[tuple[str, str | Sequence[int]]],
+    *,
+    tools: str = "",
+    add_generation_prompt: bool = True,
 ) -> list[int]:
-    """Tokens of a conversation of (role, text); `tools` is the JSON text of the tool list."""
+    """Tokens of a conversation of (role, text, or the tokens of what is more than text); `tools` is
+    the JSON text of the tool list."""
     ids: list[int] = []
     if tools:
         ids += [_id("<|tools|>"), *encode(tools), END_OF_MESSAGE]
-    for role, text in messages:
-        ids += [_id(f"<|{role}|>"), *encode(text), END_OF_MESSAGE]
+    for role, said in messages:
+        tokens = encode(said) if isinstance(said, str) else said
+        ids += [_id(f"<|{role}|>"), *tokens, END_OF_MESSAGE]
     if add_generation_prompt:
         ids.append(_id("<|assistant|>"))
     return ids

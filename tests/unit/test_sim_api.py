@@ -1,6 +1,7 @@
 """Bodies of the simulated engine's API: what is read, refused and written."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from epp.sim.answers import Answer
 from epp.sim.api import MAX_CHOICES, MAX_PROMPTS, ApiError, Ask, parse_chat, parse_completion
 from epp.sim.api import tokenize as answer_tokenize
 from epp.sim.catalog import answer_to
+from epp.sim.media import TOKENS
 from epp.sim.settings import EngineSettings
-from epp.sim.tokenizer import ANSWER_IDS, decode, encode, render_chat
+from epp.sim.tokenizer import ANSWER_IDS, PLACEHOLDER, decode, encode, render_chat
 
 SETTINGS = EngineSettings(port=0, model="tiny", loras=("pirate",), max_model_len=64)
 HI = [{"role": "user", "content": "hi"}]
@@ -66,14 +68,35 @@ def test_content_is_a_text_or_text_parts() -> None:
     assert refusal(parse_chat, json.dumps(body).encode())["code"] == 400
 
 
-def test_an_item_that_is_no_text_has_tokens_and_a_name_of_its_own() -> None:
-    def seen(*urls: str) -> Ask:
-        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-        return chat(messages=[{"role": "user", "content": parts}])
+def seen(*parts: dict[str, Any]) -> Ask:
+    body = {"messages": [{"role": "user", "content": list(parts)}]}
+    return parse_chat(json.dumps(body).encode(), replace(SETTINGS, max_model_len=512))
 
-    assert seen("x").prompts == seen("x").prompts != seen("y").prompts
-    assert len(seen("x", "y", "x").media) == 2
-    assert seen("x").media == seen("x", "x").media != seen("y").media
+
+def image(url: str, **more: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}, **more}
+
+
+def test_items_that_are_no_text_differ_by_their_names_and_not_in_tokens() -> None:
+    assert seen(image("x")).prompts == seen(image("y")).prompts
+    assert seen(image("x")).media == seen(image("x"), image("x")).media != seen(image("y")).media
+    assert len(seen(image("x"), image("y"), image("x")).media) == 2
+    (one,) = seen(image("x", uuid="cat")).namespace.media
+    (other,) = seen(image("y", uuid="cat")).namespace.media
+    assert (one.name, other.name) == ("cat", "cat")
+
+
+def test_items_stand_where_their_parts_are() -> None:
+    text = {"type": "text", "text": "look here"}
+    audio = {"type": "input_audio", "input_audio": {"data": "x"}}
+    ask = seen(text, image("x"), audio, text)
+    first, second = ask.namespace.media
+    begin = 1 + len(encode("look here"))
+    assert (first.kind, first.start) == ("image", begin)
+    assert (second.kind, second.start) == ("audio", begin + TOKENS)
+    (prompt,) = ask.prompts
+    assert prompt[begin : begin + 2 * TOKENS] == [PLACEHOLDER] * 2 * TOKENS
+    assert prompt.count(PLACEHOLDER) == 2 * TOKENS
 
 
 def test_a_message_may_have_no_content() -> None:

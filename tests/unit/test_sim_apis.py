@@ -1,6 +1,7 @@
 """Responses, messages and generations of the simulated engine: what is read and written."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from epp.bodies.sharing import Api
 from epp.bodies.usage import ResponseWatch, Usage
 from epp.sim.answers import Answer
 from epp.sim.api import ApiError, Ask
-from epp.sim.catalog import PARSERS, answer_to
+from epp.sim.catalog import PARSERS, RENDERED, answer_to
+from epp.sim.generate import rendered
 from epp.sim.settings import EngineSettings
 from epp.sim.tokenizer import ANSWER_IDS, decode, render_chat
 from sidecar.transfer.openings import Opening, Verdict
@@ -92,6 +94,33 @@ def test_members_of_other_apis_mean_nothing() -> None:
     assert asked(Api.RESPONSES, max_tokens=9, min_tokens=9).limits == (3,)
     assert asked(Api.GENERATE, n=4, max_tokens=9).choices == 1
     assert asked(Api.GENERATE, sampling_params=None).limits == (16,)
+
+
+@pytest.mark.parametrize("api", RENDERED)
+def test_what_is_rendered_is_the_same_request(api: Api) -> None:
+    parts = [{"type": "image", "source": {"data": name}} for name in "AB"]
+    turns = [{"role": "user", "content": [*parts, {"type": "text", "text": "hi"}]}]
+    body = {"messages": turns, "input": turns, "max_tokens": 3, "max_output_tokens": 3}
+    roomy = replace(SETTINGS, max_model_len=512)
+    ask = PARSERS[api](json.dumps({**body, "cache_salt": "tenant"}).encode(), roomy)
+    assert len(ask.namespace.media) == 2
+    again = PARSERS[Api.GENERATE](rendered(ask), roomy)
+    assert replace(again, api=api) == ask
+    text = json.loads(rendered(asked(Api.MESSAGES)))
+    assert (text["features"], text["token_ids"]) == (None, HI)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"mm_hashes": {"image": ["a"]}, "mm_placeholders": {}},
+        {"mm_hashes": {"image": ["a"]}, "mm_placeholders": {"image": []}},
+        {"mm_hashes": {"image": ["a"]}, "mm_placeholders": {"image": [{"offset": -1}]}},
+    ],
+)
+def test_items_without_a_place_are_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(ApiError):
+        asked(Api.GENERATE, features=odd)
 
 
 @pytest.mark.parametrize("api", BODIES)

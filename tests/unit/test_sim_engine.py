@@ -8,6 +8,7 @@ import pytest
 from epp.sim.engine import Engine
 from epp.sim.hashing import Namespace
 from epp.sim.kv import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from epp.sim.media import Item
 from epp.sim.settings import CoreSettings
 from epp.sim.submission import (
     ContextOverflowError,
@@ -202,6 +203,33 @@ def test_an_adapter_marks_every_block() -> None:
     (event,) = stored(run(engine)[1])
     assert event.lora_name == "pirate"
     assert event.extra_keys == [["pirate", "tenant"], ["pirate"]]
+
+
+def test_an_item_marks_the_blocks_that_it_reaches_into_by_its_name_and_place() -> None:
+    def stored_with(name: str, start: int) -> BlockStored:
+        engine = engine_with()
+        seen = Namespace("pirate", "tenant", (Item("image", name, start, 4),))
+        engine.admit(ask("a", range(12), 1, namespace=seen), 0.0)
+        (event,) = stored(run(engine)[1])
+        return event
+
+    cat, dog, later = stored_with("cat", 2), stored_with("dog", 2), stored_with("cat", 3)
+    expected = [["pirate", ("cat", 2), "tenant"], ["pirate", ("cat", -2)], ["pirate"]]
+    assert cat.extra_keys == expected
+    assert later.extra_keys is not None
+    assert later.extra_keys[1] == ["pirate", ("cat", -1)]
+    assert len({*cat.block_hashes, *dog.block_hashes, *later.block_hashes}) == 9
+
+
+def test_an_answer_depends_on_what_was_seen() -> None:
+    def said(*names: str) -> list[int]:
+        engine = engine_with()
+        media = tuple(Item("image", name, 0, 4) for name in names)
+        engine.admit(ask("a", range(8), 4, namespace=Namespace(media=media)), 0.0)
+        return [output.token for output in run(engine)[0]]
+
+    assert said("cat") == said("cat")
+    assert said("cat") != said("dog")
 
 
 def test_the_oldest_idle_blocks_go_first_and_of_a_prompt_its_tail() -> None:

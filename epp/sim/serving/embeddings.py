@@ -8,8 +8,10 @@ had is encoded here.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import aiohttp
+from xxhash import xxh3_128_hexdigest
 
 from epp.sim import media
 from epp.sim.settings import EngineSettings
@@ -57,7 +59,9 @@ class Embeddings:
 
     async def _get(self, name: str, peer: media.Peer | None) -> None:
         settings = self._settings
-        storage = None if settings.ec_storage is None else settings.ec_storage / name
+        storage = None
+        if settings.ec_storage is not None:  # a client's name is no name of a file
+            storage = settings.ec_storage / xxh3_128_hexdigest(name.encode())
         if settings.ec_role in {"consumer", "both"}:
             found = storage is not None and storage.exists()
             if found or (peer is not None and await _has(peer, name)):
@@ -72,11 +76,12 @@ class Embeddings:
 async def _has(peer: media.Peer, name: str) -> bool:
     """Whether the peer still has them."""
     host = f"[{peer.peer_host}]" if ":" in peer.peer_host else peer.peer_host
+    url = f"http://{host}:{peer.peer_port}/embeddings/{quote(name, safe='')}"
     timeout = aiohttp.ClientTimeout(total=FETCH_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"http://{host}:{peer.peer_port}/embeddings/{name}") as response,
+            session.get(url) as response,
         ):
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError):

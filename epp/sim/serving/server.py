@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -23,8 +23,9 @@ from aiohttp import web
 from epp.errors import LocalError
 from epp.sim.answers import models_body
 from epp.sim.api import tokenize
-from epp.sim.catalog import PARSERS
+from epp.sim.catalog import PARSERS, RENDERED, Parse
 from epp.sim.engine import Engine
+from epp.sim.generate import rendered
 from epp.sim.kv import KvEvent
 from epp.sim.serving import page
 from epp.sim.serving.admin import Admin
@@ -257,6 +258,7 @@ class EngineServer:
             [
                 *(web.post(api, inference.handler(parse)) for api, parse in PARSERS.items()),
                 web.post("/tokenize", self._tokenize),
+                *(web.post(f"{api}/render", self._renders(PARSERS[api])) for api in RENDERED),
                 web.get("/embeddings/{name}", self._has_embeddings),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
@@ -306,6 +308,15 @@ class EngineServer:
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = tokenize(await request.read(), self.settings)
         return web.Response(body=body, content_type="application/json")
+
+    def _renders(self, parse: Parse) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The handler of one API's `/render`."""
+
+        async def handle(request: web.Request) -> web.Response:
+            ask = parse(await request.read(), self.settings)
+            return web.Response(body=rendered(ask), content_type="application/json")
+
+        return handle
 
 
 async def run(

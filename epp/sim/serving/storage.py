@@ -31,5 +31,5 @@ class Storage:
         return None
 
     def _path(self, prompt: Sequence[int], namespace: Namespace) -> Path:
-        named = msgspec.msgpack.encode((list(prompt), namespace.lora, namespace.salt))
+        named = msgspec.msgpack.encode((list(prompt), namespace))
         return self._directory / xxh3_128_hexdigest(named)
