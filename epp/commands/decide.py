@@ -35,6 +35,8 @@ from epp.state.reports import LoadReport
 
 SIZES = (10, 32, 100, 256, 1000)
 BYTES_PER_TOKEN = 4
+LINE = 72
+"""Characters between two line breaks of a prompt: real ones have them, and JSON escapes them."""
 WARM_UP = 50
 """Decisions before anything counts."""
 
@@ -175,7 +177,8 @@ def _arrivals(prompt_tokens: int, count: int, chance: Random) -> Iterator[Arriva
 
 
 def _text(size: int, chance: Random) -> str:
-    return chance.randbytes(size // 2 + 1).hex()[:size]
+    text = chance.randbytes(size // 2 + 1).hex()
+    return "\n".join(text[at : at + LINE] for at in range(0, size, LINE))[:size]
 
 
 class _Bench:

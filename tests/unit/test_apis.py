@@ -1,5 +1,6 @@
 """Which requests are understood, which pass unscored, which are refused."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from epp.request.apis.prompt import (
     TokenPrompt,
 )
 from epp.request.exchange import Arrival
+from epp.request.offload import INLINE_BYTES
 
 JSON = {"content-type": "application/json"}
 
@@ -217,7 +219,42 @@ def test_json_is_known_by_its_type_or_by_none(kind: str) -> None:
 
 def test_a10_a_text_prompt() -> None:
     prompt = _completion(prompt="héllo").prompt
-    assert prompt == TextPrompt("héllo".encode(), (("prompt", '"héllo"'.encode()),))
+    assert isinstance(prompt, TextPrompt)
+    assert (prompt.text, prompt.other_bytes) == ("héllo".encode(), 0)
+    assert prompt.tokenize == (("prompt", '"héllo"'.encode()),)
+
+
+def test_a_text_is_the_same_however_it_is_escaped_and_goes_to_an_engine_as_it_was_written() -> None:
+    raws = [r'"a\n\u00e9/"', r'"a\u000aé\/"']
+    found = [
+        openai.completions("/v1/completions", f'{{"model":"m","prompt":{raw}}}'.encode()).prompt
+        for raw in raws
+    ]
+    assert all(isinstance(prompt, TextPrompt) for prompt in found)
+    assert {prompt.text for prompt in found} == {"a\né/".encode()}
+    assert [prompt.tokenize for prompt in found] == [(("prompt", raw.encode()),) for raw in raws]
+
+
+@pytest.mark.parametrize("size", [INLINE_BYTES // 2, 2 * INLINE_BYTES])
+def test_what_an_engine_tokenizes_has_the_members_that_shape_it_however_large(size: int) -> None:
+    asked = _completion(prompt="\n" * (size // 2), add_special_tokens=False).prompt
+    assert isinstance(asked, TextPrompt)
+    assert dict(asked.tokenize or ())["add_special_tokens"] == b"false"
+    assert json.loads(dict(asked.tokenize or ())["prompt"]) == asked.text.decode()
+    cut = _completion(prompt="\n" * (size // 2), truncate_prompt_tokens=5).prompt
+    assert isinstance(cut, TextPrompt)
+    assert (cut.tokenize, cut.text) == (None, asked.text)
+
+
+def test_a_large_body_is_looked_through_where_it_is_parsed() -> None:
+    large = _completion(prompt="\n" * INLINE_BYTES).prompt
+    assert isinstance(large, TextPrompt)
+    assert not callable(large.asked)
+
+
+def test_a10_half_of_a_surrogate_pair_in_a_prompt_passes_unscored() -> None:
+    body = b'{"model":"m","prompt":"a\\ud800"}'
+    assert openai.completions("/v1/completions", body).prompt is None
 
 
 def test_a10_token_ids() -> None:

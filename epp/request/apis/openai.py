@@ -12,10 +12,11 @@ from typing import cast
 import msgspec
 
 from epp.bodies.sharing import Api
+from epp.request.offload import INLINE_BYTES
 
 from .conversation import Pieces
 from .parser import SHAPELESS, Parser
-from .prompt import Parsed, Prompt, TextPrompt, TokenPrompt
+from .prompt import Fields, Parsed, Prompt, TextPrompt, TokenPrompt
 from .reading import ABSENT, first_limit, given, odd, present, read, salt
 from .sharing import Generation, whole
 
@@ -40,8 +41,15 @@ class _Generation(Generation):
 
 
 class _Completion(_Generation):
-    prompt: msgspec.Raw = ABSENT
     prompt_embeds: msgspec.Raw = ABSENT
+
+
+class _AnyPrompt(_Completion):
+    prompt: msgspec.Raw = ABSENT
+
+
+class _OneText(_Completion, kw_only=True):
+    prompt: str
 
 
 class _Chat(_Generation):
@@ -64,7 +72,8 @@ class _Message(msgspec.Struct):
     tool_call_id: msgspec.Raw = ABSENT
 
 
-_completion = msgspec.json.Decoder(_Completion)
+_any_prompt = msgspec.json.Decoder(_AnyPrompt)
+_one_text = msgspec.json.Decoder(_OneText)
 _chat = msgspec.json.Decoder(_Chat)
 _prompt = msgspec.json.Decoder(str | list[str | int | list[int]])
 _messages = msgspec.json.Decoder(list[_Message])
@@ -73,16 +82,20 @@ _kwargs = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def completions(path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     """Parse the body of a completion. Raises BadRequest."""
-    request = read(_completion, body, nameless=nameless)
-    if request is None:
-        return odd(COMPLETIONS, path, body, nameless=nameless)
     prompt: Prompt | None = None
     prompts = 0
     why = ""
-    try:
-        prompt, prompts = _completion_prompt(request)
-    except SHAPELESS:
-        why = "prompt of unknown shape"
+    request: _Completion | None = _text_completion(body)
+    if isinstance(request, _OneText) and (request.model or nameless):
+        prompt, prompts = _text_prompt(request, body), 1
+    else:
+        request = read(_any_prompt, body, nameless=nameless)
+        if request is None:
+            return odd(COMPLETIONS, path, body, nameless=nameless)
+        try:
+            prompt, prompts = _completion_prompt(request)
+        except SHAPELESS:
+            why = "prompt of unknown shape"
     return Parsed(
         api=COMPLETIONS,
         path=path,
@@ -109,15 +122,30 @@ def packed_ids(ids: Sequence[object]) -> bytes:
     return packed.tobytes()
 
 
-def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
+def _text_completion(body: bytes) -> _OneText | None:
+    """A completion of one text, read in one pass: what nearly all are. None for what is to be read
+    member by member, among it large bodies: theirs are read in a thread, and so must be all that is
+    looked for in them."""
+    if len(body) > INLINE_BYTES:
+        return None
+    try:
+        return _one_text.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _text_prompt(request: _OneText, body: bytes) -> TextPrompt:
+    text = request.prompt.encode()
+    if given(request.truncate_prompt_tokens):
+        return TextPrompt(text, None)
+    return TextPrompt(text, lambda: _tokenize(_any_prompt.decode(body)))
+
+
+def _completion_prompt(request: _AnyPrompt) -> tuple[Prompt, int]:
     """What is to be scored, and how many prompts the request has."""
-    written = bytes(request.prompt)
-    text = _unescaped(written)
-    if text is not None:
-        return TextPrompt(text, _tokenize(request, written)), 1
-    prompt = _prompt.decode(written)
+    prompt = _prompt.decode(request.prompt)
     if isinstance(prompt, str):
-        return TextPrompt(prompt.encode(), _tokenize(request, written)), 1
+        return TextPrompt(prompt.encode(), _tokenize(request)), 1
     if not prompt:
         raise TypeError("no prompt")
     if isinstance(prompt[0], int):
@@ -136,19 +164,12 @@ def _completion_prompt(request: _Completion) -> tuple[Prompt, int]:
     return TextPrompt(longest, tokenize, other_bytes=other_bytes), len(texts)
 
 
-def _unescaped(written: bytes) -> bytes | None:
-    """The text of a JSON string without escapes, which needs no second reading; None for any other
-    value."""
-    if written.startswith(b'"') and b"\\" not in written and written.isascii():
-        return written[1:-1]
-    return None
-
-
-def _tokenize(request: _Completion, written: bytes) -> tuple[tuple[str, bytes], ...] | None:
-    """See `TextPrompt.tokenize`. `written`: the prompt as JSON."""
+def _tokenize(request: _AnyPrompt, written: bytes | None = None) -> Fields | None:
+    """See `TextPrompt.tokenize`. `written`: the prompt as JSON, where the request has several."""
     if given(request.truncate_prompt_tokens):
         return None
-    return (("prompt", written), *present(request, ("add_special_tokens",)))
+    prompt = bytes(request.prompt) if written is None else written
+    return (("prompt", prompt), *present(request, ("add_special_tokens",)))
 
 
 def _chat_prompt(request: _Chat) -> Prompt:
@@ -165,7 +186,7 @@ def _chat_prompt(request: _Chat) -> Prompt:
     return pieces.prompt(_chat_fields(request) if exact else None)
 
 
-def _chat_fields(request: _Chat) -> tuple[tuple[str, bytes], ...]:
+def _chat_fields(request: _Chat) -> Fields:
     """What shapes the prompt.
 
     To `/tokenize` documents and effort are template arguments, and it does not conclude from an

@@ -1,5 +1,6 @@
 """What a parser understood of a request: the model, the prompt, and how to get its tokens."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from epp.state.blocks import Media
@@ -8,6 +9,9 @@ MAX_TEXT_BYTES = 1024 * 1024
 """Text that an engine is asked to tokenize."""
 HEAD_BYTES = MAX_TEXT_BYTES + 1
 """What is kept of a prompt: more than any step after the parser reads."""
+
+Fields = tuple[tuple[str, bytes], ...]
+"""Members of a JSON object: each with its value as raw JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,8 @@ class TextPrompt:
     text: bytes
     """Stands in for the prompt where the engine's tokens are not known: equal beginnings of two
     prompts give equal beginnings here."""
-    tokenize: tuple[tuple[str, bytes], ...] | None
-    """Fields of the body of the engine's `/tokenize`, as raw JSON, besides `model`; None where its
-    answer would not be the prompt that the engine computes (images, truncation)."""
+    asked: Fields | Callable[[], Fields | None] | None
+    """See `tokenize`; or who finds them, where that is another pass over the body."""
     other_bytes: int = 0
     """Text of the other prompts of the same request: load, but no keys."""
     media_tokens: int = 0
@@ -47,12 +50,18 @@ class TextPrompt:
     media: tuple[tuple[int, int], ...] = ()
     """See `Request.media`."""
 
+    @property
+    def tokenize(self) -> Fields | None:
+        """Fields of the body of the engine's `/tokenize`, as raw JSON, besides `model`; None where
+        its answer would not be the prompt that the engine computes (images, truncation)."""
+        return self.asked() if callable(self.asked) else self.asked
+
     def bounded(self) -> "TextPrompt":
         """The same size and the same first keys in bounded memory, too long to be tokenized."""
         if len(self.text) <= HEAD_BYTES:
             return self
         other = self.other_bytes + len(self.text) - HEAD_BYTES
-        return replace(self, text=self.text[:HEAD_BYTES], tokenize=None, other_bytes=other)
+        return replace(self, text=self.text[:HEAD_BYTES], asked=None, other_bytes=other)
 
 
 Prompt = TokenPrompt | TextPrompt

@@ -60,5 +60,5 @@ def _asked(parsed: Parsed) -> Parsed:
     """As this API's: nobody tokenizes it, and one engine computes all of it."""
     prompt = parsed.prompt
     if isinstance(prompt, TextPrompt):
-        prompt = replace(prompt, tokenize=None)
+        prompt = replace(prompt, asked=None)
     return replace(parsed, api=API, prompt=prompt, whole="api")

@@ -183,13 +183,13 @@ class Tokens:
             return None, "no tokenizer" if self._proving.best is step else "tokens differ"
         if len(prompt.text) > MAX_TEXT_BYTES:
             return None, "too long"
-        if step is Step.LOCAL and prompt.tokenize is not None:
-            found = await self._here(parsed, prompt.tokenize)
+        if step is Step.LOCAL and (fields := prompt.tokenize) is not None:
+            found = await self._here(parsed, fields)
             if found is not None:
                 return found, ""
-        found, fields, why = await self._engines.ask(parsed, prompt, body, wait_s)
+        found, asked, why = await self._engines.ask(parsed, prompt, body, wait_s)
         if found is not None:
-            self.watch.found(parsed.model, Step.ENGINE, found.keys, fields)
+            self.watch.found(parsed.model, Step.ENGINE, found.keys, asked)
         return found, why
 
     async def _here(self, parsed: Parsed, fields: Fields) -> Tokenised | None:
