@@ -6,11 +6,11 @@ back. No transport, and a progress that does nothing: what is left is the stream
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from epp._pb import extproc_pb2 as pb
-from epp.bodies.usage import Usage
+from epp.fixed import Unwatched
 from epp.request.exchange import ModelName, Route
 from epp.request.stream import Stream
 from tests.fakes import extproc_messages as envoy
@@ -35,25 +35,11 @@ CASES: tuple[tuple[str, int, str, bytes, ModelName | None], ...] = (
 )
 
 
-class _Nobody:
-    """A progress that costs nothing."""
-
-    def response_headers(
-        self, status: int, served: str | None, *, streaming: bool = False
-    ) -> Sequence[tuple[str, str]]:
-        return ()
-
-    def body(self, size: int) -> None: ...
-    def usage(self, usage: Usage) -> None: ...
-    def finished(self) -> None: ...
-    def reset(self, *, answered: bool) -> None: ...
-
-
 def routed(mode: int, content_type: str, model: ModelName | None) -> Stream:
     """A stream whose answer has begun."""
     stream = envoy.a_stream()
     stream.receive(envoy.request_headers(end=True, response_mode=mode))
-    stream.decided(replace(Route(destination="10.0.0.1:80", progress=_Nobody()), model=model))
+    stream.decided(replace(Route(destination="10.0.0.1:80", progress=Unwatched()), model=model))
     stream.receive(envoy.response_headers(more=[("content-type", content_type)]))
     return stream
 
@@ -79,7 +65,7 @@ def main() -> None:
 
         print(f"{name:<36} {_us(echo, PIECES):6.2f} us a piece of {len(event)} bytes")
     first = envoy.request_headers(end=True, response_mode=pb.FULL_DUPLEX_STREAMED)
-    route = Route(destination="10.0.0.1:80", progress=_Nobody())
+    route = Route(destination="10.0.0.1:80", progress=Unwatched())
     answer = envoy.response_headers(more=[("content-type", SSE), ("x-request-id", "x")] * 4)
 
     def exchange() -> None:

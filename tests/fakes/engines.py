@@ -1,7 +1,10 @@
 """Simulated engines for tests: quick, on free ports, with a tap on their KV events."""
 
 import asyncio
+import json
 import os
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,6 +41,36 @@ async def running_engine(
     """A quick engine; changes are fields of its settings, `crash` is what it ends itself with."""
     async with EngineServer(quick_settings(**changes), crash=crash) as server:
         yield server
+
+
+_PROGRAM = """
+import json, sys
+import uvloop
+from epp.sim.serving.server import EngineServer, EngineSettings, run
+
+def ready(server: EngineServer) -> None:
+    print(server.url, flush=True)
+
+uvloop.run(run(EngineSettings(**json.loads(sys.argv[1])), ready))
+"""
+
+
+@asynccontextmanager
+async def engine_process(**settings: Any) -> AsyncIterator[tuple[Process, str]]:
+    """An engine in a process of its own, in which warnings are errors, and its URL."""
+    given = json.dumps({"port": 0, "kv_events": "tcp://127.0.0.1:0", "grace_s": 0.1, **settings})
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", _PROGRAM, given), stdout=PIPE, stderr=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(scaled(20)):
+            line = await process.stdout.readline()
+        yield process, line.decode().strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 @dataclass(frozen=True)

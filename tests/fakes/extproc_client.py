@@ -9,6 +9,7 @@ from grpc import aio
 
 from epp import protocol
 from epp._pb import extproc_pb2 as pb
+from tests.fakes import extproc_messages as envoy
 
 
 class Call:
@@ -60,3 +61,15 @@ async def channel(
 def call(on: aio.Channel) -> Call:
     """Open a stream."""
     return Call(on.stream_stream(protocol.EXT_PROC_METHOD)())
+
+
+async def destination(stream: Call) -> str | None:
+    """Where a request without a body goes, on a stream of its own; None where it gets 503."""
+    await stream.send(envoy.GET)
+    (reply,) = await stream.replies(1)
+    stream.cancel()
+    if reply.WhichOneof("response") == "immediate_response":
+        assert reply.immediate_response.status.code == 503
+        return None
+    mutation = reply.request_headers.response.header_mutation
+    return envoy.set_in(mutation)[protocol.DESTINATION]

@@ -50,6 +50,10 @@ def request_headers(
     return message.SerializeToString()
 
 
+GET = request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
+"""A request without a body: it is decided by its headers alone."""
+
+
 def hint(message: pb.ProcessingRequest, subset: object) -> None:
     space = message.metadata_context.filter_metadata[protocol.SUBSET_NAMESPACE]
     space.update({protocol.SUBSET_HINT: subset})

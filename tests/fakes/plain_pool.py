@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import aiohttp
+
 from epp.framework import EndpointId, PoolId, Rung, Source
 from epp.sim.serving.server import EngineServer
 from epp.sim.tokenizer import encode
@@ -26,10 +28,30 @@ from epp.state.store.redis_reader import RedisReader
 from epp.state.store.redis_writer import RedisWriter
 from epp.state.writing.plain_pool import PlainWriters
 from epp.state.writing.publisher import Tempo
+from tests.fakes.waiting import until
 
 POOL = PoolId("ns/plain")
 MODEL = "sim"
 LEASE_S = 1.5
+PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
+OTHER = "Another prompt altogether, of which nobody has ever heard before this very moment. " * 20
+REPLAY = {"kv_replay": "tcp://127.0.0.1:0"}
+"""Setting of an engine that can say its last messages again."""
+
+
+def whole(prompt: str) -> int:
+    """Own blocks of a prompt of which engine blocks of 16 tokens hold all but the last one."""
+    return (len(encode(prompt)) - 1) // 16 * 16 // 64
+
+
+async def ask(engine: EngineServer, prompt: str) -> None:
+    """Let the engine compute, and so hold, a prompt."""
+    body = {"prompt": prompt, "max_tokens": 1}
+    async with (
+        aiohttp.ClientSession(engine.url) as http,
+        http.post("/v1/completions", json=body) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
 
 
 def endpoint_of(engine: EngineServer) -> EndpointId:
@@ -77,6 +99,11 @@ class Replica:
             return -1
         (one,) = (one for one in found if one.id == endpoint)
         return one.match.tokens // 64 if one.match.source is Source.PRECISE else 0
+
+    async def knows(self, engine: EngineServer, prompt: str, blocks: int | None = None) -> None:
+        """Wait until it believes that the engine holds so many blocks; None: all that are whole."""
+        wanted = whole(prompt) if blocks is None else blocks
+        await until(lambda: self.matched(engine, prompt) == wanted, within_s=10)
 
     def kill(self) -> None:
         """As by kill -9: no lease is given back, no last word said."""

@@ -7,7 +7,7 @@ a test that means such a thing says so.
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +138,24 @@ class SplitPool:
             answer = response.status, await response.read()
         await self.settle()  # what is counted is counted after the last byte
         return answer
+
+    async def gone_once(self, body: Any, reached: Callable[[], object]) -> None:
+        """A client that leaves as soon as `reached()` holds, and waits for nothing else."""
+        data = json.dumps(body).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", self.decode.sidecar.port)
+        writer.write(
+            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"%b: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (
+                COMPLETIONS.encode(),
+                PREFILLER.encode(),
+                self.targets.encode(),
+                len(data),
+                data,
+            )
+        )
+        await until(reached)
+        writer.close()
 
     async def alone(self, body: Any, path: str = COMPLETIONS) -> bytes:
         """The same from one engine that hands over nothing."""

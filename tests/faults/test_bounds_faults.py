@@ -14,7 +14,6 @@ from tests.fakes.director import ScriptedDirector, route
 from tests.fakes.extproc_client import call, channel
 from tests.fakes.waiting import until
 
-GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 16
 
@@ -29,7 +28,7 @@ async def test_G05_streams_beyond_the_limit_are_refused_counted_and_forgotten() 
     ):
         live = [call(to) for _ in range(3)]
         for stream in live:
-            await stream.send(GET)
+            await stream.send(envoy.GET)
             await stream.replies(1)
         for _ in range(5):
             assert await call(to).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -38,7 +37,7 @@ async def test_G05_streams_beyond_the_limit_are_refused_counted_and_forgotten() 
         live[0].cancel()
         await until(lambda: server.counts.live == 2)
         again = call(to)
-        await again.send(GET)
+        await again.send(envoy.GET)
         assert envoy.kinds(await again.replies(1)) == ["request_headers"]
 
 

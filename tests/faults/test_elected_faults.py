@@ -3,42 +3,26 @@
 import asyncio
 from random import Random
 
-import aiohttp
 import pytest
 
-from epp.sim.serving.server import EngineServer
-from epp.sim.tokenizer import encode
 from epp.state.event_ports import EventPorts, source_of
 from epp.state.leases import LEASE_S, Elector
 from epp.state.writing.life import Life
 from tests.fakes.engines import running_engine
-from tests.fakes.plain_pool import Replica, member_of, replicas
+from tests.fakes.plain_pool import (
+    OTHER,
+    PROMPT,
+    REPLAY,
+    ask,
+    member_of,
+    replicas,
+    whole,
+)
 from tests.fakes.redis_server import running
 from tests.fakes.register import Leases
 from tests.fakes.waiting import until
 
-PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
-OTHER = "Another prompt altogether, of which nobody has ever heard before this very moment. " * 20
 BETWEEN = "A third one that came in time, so that it is among the last ones that were heard. " * 20
-REPLAY = {"kv_replay": "tcp://127.0.0.1:0"}
-
-
-def whole(prompt: str) -> int:
-    """Own blocks of a prompt of which engine blocks of 16 tokens hold all but the last one."""
-    return (len(encode(prompt)) - 1) // 16 * 16 // 64
-
-
-async def ask(engine: EngineServer, prompt: str) -> None:
-    body = {"prompt": prompt, "max_tokens": 1}
-    async with (
-        aiohttp.ClientSession(engine.url) as http,
-        http.post("/v1/completions", json=body) as answer,
-    ):
-        assert answer.status == 200
-
-
-async def knows(replica: Replica, engine: EngineServer, prompt: str) -> None:
-    await until(lambda: replica.matched(engine, prompt) == whole(prompt), within_s=10)
 
 
 async def test_C05_a_gap_that_nobody_mends_leaves_a_plain_engine_predicted() -> None:
@@ -51,7 +35,7 @@ async def test_C05_a_gap_that_nobody_mends_leaves_a_plain_engine_predicted() -> 
             await until(lambda: one.plain.held["written"] == 1, within_s=10)
             await asyncio.sleep(0.3)  # a subscription needs a moment
             await ask(engine, PROMPT)
-            await knows(one, engine, PROMPT)
+            await one.knows(engine, PROMPT)
             assert engine._publisher is not None
             engine._publisher.sequence += 1
             await ask(engine, OTHER)
@@ -71,7 +55,7 @@ async def test_C07_a_replica_that_takes_over_knows_what_the_engine_no_longer_say
             for prompt in (PROMPT, BETWEEN):
                 await ask(engine, prompt)
                 for one in made:
-                    await knows(one, engine, prompt)
+                    await one.knows(engine, prompt)
             (first,) = (one for one in made if one.elector.held)
             (second,) = (one for one in made if one is not first)
             saved = first.plain.happened["snapshots"]
@@ -83,7 +67,7 @@ async def test_C07_a_replica_that_takes_over_knows_what_the_engine_no_longer_say
             while len(kept) > 2:  # its last message that was taken, and the one since
                 kept.popleft()
             await until(lambda: second.elector.held, within_s=10)
-            await knows(second, engine, OTHER)
+            await second.knows(engine, OTHER)
             assert second.matched(engine, PROMPT) == whole(PROMPT)
 
 
@@ -123,7 +107,7 @@ async def test_C26_of_two_replicas_that_both_believe_to_be_elected_one_speaks() 
                 await until(lambda: one.plain.happened["fenced"] == 1)
                 await ask(engine, PROMPT)
                 for each in (one, two):
-                    await knows(each, engine, PROMPT)
+                    await each.knows(engine, PROMPT)
                 assert (one.plain.held["written"], two.plain.held["written"]) == (0, 1)
 
 

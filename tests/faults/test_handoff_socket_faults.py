@@ -17,7 +17,7 @@ from epp.protocol import PREFILLER
 from sidecar.http.asking import asked, with_usage
 from sidecar.transfer.prefilling import CANCEL_S
 from tests.fakes.handoffs import rows
-from tests.fakes.split_pool import CHAT, COMPLETIONS, SplitPool, prompt, split_pool, text_of
+from tests.fakes.split_pool import CHAT, COMPLETIONS, prompt, split_pool, text_of
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
 from tests.timing import scaled
@@ -364,23 +364,6 @@ async def test_D28_the_first_reachable_one_is_used(tmp_path: Path) -> None:
 # --- D08, D10-D13: pulls --------------------------------------------------------------------------
 
 
-async def gone_while(pool: SplitPool, body: dict[str, Any], reached: Any) -> None:
-    """A client that leaves as soon as `reached()` holds."""
-    data = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", pool.decode.sidecar.port)
-    writer.write(
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        + PREFILLER.encode()
-        + b": "
-        + pool.targets.encode()
-        + b"\r\nContent-Length: %d\r\n\r\n" % len(data)
-        + data
-    )
-    await until(reached)
-    writer.close()
-    _ = reader
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_D08_a_client_that_leaves_during_prefill_leaves_no_pinned_block(
     stream: bool, tmp_path: Path
@@ -390,7 +373,7 @@ async def test_D08_a_client_that_leaves_during_prefill_leaves_no_pinned_block(
     Red when `PrefillLeg.cancel` does nothing (the prefill is computed to its end and pinned).
     """
     async with split_pool(tmp_path, engines={"prefill_tokens_per_s": 10.0}) as pool:
-        await gone_while(pool, ask(stream=stream), lambda: pool.prefill.bodies)
+        await pool.gone_once(ask(stream=stream), lambda: pool.prefill.bodies)
         await until(lambda: not pool.prefill.sim.driver.engine.running)
         await pool.settle()
         assert pool.prefill.pins.counters.issued == 0
@@ -408,7 +391,7 @@ async def test_D08_a_client_that_leaves_before_the_pull_frees_the_prefill_engine
     """
     async with split_pool(tmp_path) as pool:
         pool.decode.fault(latency_s=0.3)  # before it reads the parameters
-        await gone_while(pool, ask(stream=stream), lambda: pool.decode.bodies)
+        await pool.gone_once(ask(stream=stream), lambda: pool.decode.bodies)
         await until(lambda: pool.prefill.pins.counters.pulled == 1, within_s=5)
         await pool.settle()
         assert len(pool.decode.bodies) == 1
@@ -433,7 +416,7 @@ async def test_D08_a_prefill_that_is_answering_is_a_commitment_though_the_client
 
     upstreams = {0: RawUpstream(script), -1: RawUpstream(answer(b"{}", fields=JSON))}
     async with split_pool(tmp_path, upstreams=upstreams) as pool:
-        await gone_while(pool, ask(), lambda: pool.prefill.bodies)
+        await pool.gone_once(ask(), lambda: pool.prefill.bodies)
         await asyncio.sleep(2 * CANCEL_S)
         left.set()
         await until(lambda: pool.decode.bodies)
@@ -450,7 +433,7 @@ async def test_D08_a_client_that_leaves_in_mid_answer_ends_it(tmp_path: Path) ->
     async with split_pool(tmp_path, engines={"decode_step_s": 0.05}) as pool:
         engine = pool.decode.sim.driver.engine
         body = ask(stream=True, max_tokens=400)
-        await gone_while(pool, body, lambda: pool.prefill.pins.counters.pulled and engine.running)
+        await pool.gone_once(body, lambda: pool.prefill.pins.counters.pulled and engine.running)
         await until(lambda: not engine.running)
         await pool.settle()
         await pool.decode.ended("client-gone")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epp import protocol, readiness
+from epp import readiness
 from epp.control.kube.api import Refused, Resource
 from epp.control.kube.cluster import Scope
 from epp.control.kube.objects import read_pod
@@ -20,7 +20,6 @@ from epp.control.kube.reflection import Reflection
 from epp.control.kube.reflector import Reflector
 from epp.framework import Role
 from epp.sim.apiserver.server import ApiServer
-from tests.fakes import extproc_messages as envoy
 from tests.fakes.backend import backend
 from tests.fakes.cluster import (
     LABELS,
@@ -36,12 +35,11 @@ from tests.fakes.cluster import (
     pool,
     watched,
 )
-from tests.fakes.extproc_client import call, channel
+from tests.fakes.extproc_client import call, channel, destination
 from tests.fakes.picker_process import PickerProcess, cluster_process
 from tests.fakes.waiting import until
 from tests.timing import scaled
 
-GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
 CHANGE_S = 2.0
 
 
@@ -140,17 +138,8 @@ async def _picker(directory: Path, server: ApiServer, *more: str) -> AsyncIterat
 
 
 async def _destination(picker: PickerProcess) -> str | None:
-    """Where one request goes; None where it is refused with 503."""
     async with channel(picker.ports["grpc"]) as to:
-        stream = call(to)
-        await stream.send(GET)
-        (reply,) = await stream.replies(1)
-        stream.cancel()
-    if reply.WhichOneof("response") == "immediate_response":
-        assert reply.immediate_response.status.code == 503
-        return None
-    mutation = reply.request_headers.response.header_mutation
-    return envoy.set_in(mutation)[protocol.DESTINATION]
+        return await destination(call(to))
 
 
 async def test_F03_without_a_pool_requests_get_503_and_nothing_is_ready(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from tests.fakes.waiting import until
 from tests.timing import scaled
 
 TO = "10.0.0.1:8000"
-GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
 
 
 def _to(_: Arrival) -> Outcome:
@@ -47,14 +46,14 @@ async def test_A17_a_director_that_never_answers_is_cut_off() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         async with asyncio.timeout(scaled(2)):
             assert await stream.code() is grpc.StatusCode.UNAVAILABLE
         assert server.counts.backstops == 1
 
 
 @pytest.mark.parametrize(
-    "message", [(GET,), (envoy.request_headers(), envoy.request_body(b"x", end=True))]
+    "message", [(envoy.GET,), (envoy.request_headers(), envoy.request_body(b"x", end=True))]
 )
 async def test_A18_an_internal_fault_is_a_status_and_nothing_before_it(
     message: tuple[bytes, ...],
@@ -80,7 +79,7 @@ async def test_A18_a_policy_error_is_an_answer_and_no_status() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         assert envoy.kinds(await stream.replies(1)) == ["immediate_response"]
         assert await stream.code() is grpc.StatusCode.OK
 
@@ -93,13 +92,13 @@ async def test_A19_streams_beyond_1024_are_served() -> None:
     ):
         live = [call(to) for _ in range(1_100)]
         for stream in live:
-            await stream.send(GET)
+            await stream.send(envoy.GET)
         for stream in live:
             await stream.replies(1)
         assert server.counts.live == 1_100
         begun = time.perf_counter()
         one_more = call(to)
-        await one_more.send(GET)
+        await one_more.send(envoy.GET)
         assert envoy.kinds(await one_more.replies(1)) == ["request_headers"]
         assert time.perf_counter() - begun < scaled(0.5)
         for stream in [*live, one_more]:
@@ -115,7 +114,7 @@ async def test_A21_draining_lets_live_streams_end_and_takes_no_new_ones() -> Non
         channel(server.port) as late,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         async with asyncio.TaskGroup() as tasks:
             drained = tasks.create_task(server.drain(scaled(20)))
@@ -139,7 +138,7 @@ async def test_A21_idle_connections_do_not_hold_up_the_end() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         stream.cancel()
         await until(lambda: server.counts.live == 0)
@@ -155,7 +154,7 @@ async def test_A21_what_outlives_the_grace_is_cut() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         async with asyncio.timeout(scaled(2)):
             await server.drain(0.2)

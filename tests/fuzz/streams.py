@@ -136,13 +136,12 @@ def _seeds() -> list[bytes]:
     ).SerializeToString()
     streamed = _orderly(pb.FULL_DUPLEX_STREAMED, pb.FULL_DUPLEX_STREAMED, RENAME, b"asked")
     streamed[4] = (RECEIVE, typed)
-    alone = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
     trailed = [streamed[0], streamed[1], (RECEIVE, envoy.request_trailers()), *streamed[3:]]
     return [
         *seeds,
         pack(streamed),
         pack(trailed),
-        pack([(RECEIVE, alone), (ROUTE, b""), (LEAVE, b"")]),
+        pack([(RECEIVE, envoy.GET), (ROUTE, b""), (LEAVE, b"")]),
         pack([streamed[0], streamed[1], (STALL, b"")]),
     ]
 

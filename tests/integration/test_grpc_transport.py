@@ -21,7 +21,6 @@ from tests.timing import scaled
 
 TO = "10.0.0.1:8000"
 SETTINGS, PING, GOAWAY = 4, 6, 7
-GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
 
 
 def _to(_: Arrival) -> Outcome:
@@ -54,7 +53,7 @@ async def test_tls_works_for_a_client_that_verifies_the_name() -> None:
         channel(server.port, root=certificate) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         assert envoy.kinds(await stream.replies(1)) == ["request_headers"]
 
 
@@ -62,7 +61,7 @@ async def test_a_refusal_ends_the_stream_well() -> None:
     director = ScriptedDirector(lambda _: NoEndpoint("nobody"))
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         assert envoy.kinds(await stream.replies(1)) == ["immediate_response"]
         assert await stream.reply() is None
         assert await stream.code() is grpc.StatusCode.OK
@@ -83,7 +82,7 @@ async def test_a_gateway_that_gives_up_cancels_the_decision() -> None:
     director = ScriptedDirector(lambda _: wait_forever())
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await until(lambda: bool(director.arrivals))
         stream.cancel()
         async with asyncio.timeout(scaled(2)):
@@ -105,7 +104,7 @@ async def test_a_route_that_comes_with_the_cancellation_is_given_back() -> None:
     director = ScriptedDirector(lambda _: decide_when_cancelled())
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await until(lambda: bool(director.arrivals))
         stream.cancel()
         await until(lambda: bool(progress.events))
@@ -124,7 +123,7 @@ async def test_an_answer_of_the_gateway_itself_is_seen_while_a_decision_is_out()
     director = ScriptedDirector(lambda _: slowly())
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         stream = call(to)
-        await stream.send(GET, envoy.response_headers("504", end=True))
+        await stream.send(envoy.GET, envoy.response_headers("504", end=True))
         assert envoy.kinds(await stream.replies(1)) == ["response_headers"]
         release.set()
         await until(lambda: bool(progress.events))
@@ -188,7 +187,7 @@ async def test_a_fault_in_the_progress_aborts_the_stream_and_is_counted() -> Non
     director = ScriptedDirector(lambda _: route(TO, progress=Broken()))
     async with serve(director, host="127.0.0.1", port=0) as server, channel(server.port) as to:
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         await stream.send(envoy.response_headers())
         assert await stream.code() is grpc.StatusCode.UNAVAILABLE
@@ -204,14 +203,14 @@ async def test_streams_above_the_limit_are_refused() -> None:
     ):
         live = [call(to) for _ in range(2)]
         for stream in live:
-            await stream.send(GET)
+            await stream.send(envoy.GET)
             await stream.replies(1)
         third = call(to)
         assert await third.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         live[0].cancel()
         await until(lambda: server.counts.live == 1)
         fourth = call(to)
-        await fourth.send(GET)
+        await fourth.send(envoy.GET)
         assert envoy.kinds(await fourth.replies(1)) == ["request_headers"]
 
 
@@ -284,7 +283,7 @@ async def test_each_stream_tells_how_long_it_lasted() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         await asyncio.sleep(0.05)
         assert lasted == []
@@ -307,7 +306,7 @@ async def test_a_port_that_is_full_still_answers_health_checks() -> None:
         channel(server.port) as to,
     ):
         stream = call(to)
-        await stream.send(GET)
+        await stream.send(envoy.GET)
         await stream.replies(1)
         assert await call(to).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert server.counts.aborted == {"RESOURCE_EXHAUSTED": 1}
@@ -358,7 +357,7 @@ async def test_what_still_comes_is_served_until_nothing_comes() -> None:
         async def come(times: int) -> None:
             for _ in range(times):
                 stream = call(to)
-                await stream.send(GET)
+                await stream.send(envoy.GET)
                 assert envoy.kinds(await stream.replies(1)) == ["request_headers"]
                 stream.cancel()
                 await asyncio.sleep(0.05)

@@ -10,23 +10,20 @@ import aiohttp
 import pytest
 
 from epp.sim.serving.server import EngineServer
-from epp.sim.tokenizer import encode
 from epp.state.leases import LEASE_S
 from tests.fakes.engines import running_engine
 from tests.fakes.picker_process import PickerProcess, cluster_process
-from tests.fakes.plain_pool import member_of
+from tests.fakes.plain_pool import OTHER, PROMPT, REPLAY, ask, member_of, whole
 from tests.fakes.redis_server import running
 from tests.timing import scaled
 
-ONE = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
-TWO = "Another prompt altogether, of which nobody has ever heard before this very moment. " * 20
 THREE = "A third one that came while nobody was there to write down what became of it all. " * 20
 Matches = dict[str, tuple[int, str]]
 
 
 def cached(prompt: str) -> int:
     """Tokens in own blocks that an engine holds of a prompt: all but its last engine block."""
-    return (len(encode(prompt)) - 1) // 16 * 16 // 64 * 64
+    return 64 * whole(prompt)
 
 
 @asynccontextmanager
@@ -34,7 +31,7 @@ async def engines(count: int) -> AsyncIterator[list[EngineServer]]:
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                running_engine(name=f"e{number}", kv_replay="tcp://127.0.0.1:0", hash_seed=number)
+                running_engine(name=f"e{number}", hash_seed=number, **REPLAY)
             )
             for number in range(count)
         ]
@@ -66,10 +63,6 @@ async def post(url: str, body: object) -> dict[str, object]:
         return found
 
 
-async def ask(engine: EngineServer, prompt: str) -> None:
-    await post(f"{engine.url}/v1/completions", {"prompt": prompt, "max_tokens": 1})
-
-
 async def matches(picker: PickerProcess, prompt: str) -> Matches:
     """Cached tokens that a decision would count on each engine, and by whose word."""
     url = f"http://127.0.0.1:{picker.ports['admin']}/v1/routing/probe?path=/v1/completions"
@@ -99,7 +92,7 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
     async with AsyncExitStack() as stack:
         redis = stack.enter_context(running())
         a, b = await stack.enter_async_context(engines(2))
-        await ask(a, ONE)
+        await ask(a, PROMPT)
         flags = ("--endpoints-file", str(file_of(tmp_path, (a, b))), "--tokenizer", "engine")
         flags += ("--store", "redis", "--redis-url", redis.url)
         made = []
@@ -107,10 +100,10 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
             (tmp_path / name).mkdir()
             process = cluster_process(tmp_path / name, *flags)
             made.append(await stack.enter_async_context(process))
-        await ask(b, TWO)
+        await ask(b, OTHER)
         for picker in made:
-            await until_matches(picker, ONE, (a, cached(ONE)), (b, 0))
-            await until_matches(picker, TWO, (a, 0), (b, cached(TWO)))
+            await until_matches(picker, PROMPT, (a, cached(PROMPT)), (b, 0))
+            await until_matches(picker, OTHER, (a, 0), (b, cached(OTHER)))
         held = [await picker.metric("epp_lease_held") for picker in made]
         assert sorted(held) == [0.0, 1.0]
         writer, other = made[held.index(1.0)], made[held.index(0.0)]
@@ -121,14 +114,14 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
         await ask(a, THREE)
         await post(f"{b.url}/admin/evict", {"all": True})
         await other.until_metric("epp_lease_held", 1.0, within_s=2 * LEASE_S)
-        await until_matches(other, ONE, (a, cached(ONE)), (b, 0))
+        await until_matches(other, PROMPT, (a, cached(PROMPT)), (b, 0))
         await until_matches(other, THREE, (a, cached(THREE)), (b, 0))
-        await until_matches(other, TWO, (a, 0), (b, 0))
+        await until_matches(other, OTHER, (a, 0), (b, 0))
         assert await other.metric('epp_state_events_total{event="blocks-implausible"}') == 0
 
         redis.freeze()
         await other.until_metric("epp_lease_held", 0.0, within_s=2 * LEASE_S)
-        assert set(await matches(other, ONE)) == {f"127.0.0.1:{one.port}" for one in (a, b)}
+        assert set(await matches(other, PROMPT)) == {f"127.0.0.1:{one.port}" for one in (a, b)}
         redis.thaw()
         await other.until_metric("epp_lease_held", 1.0, within_s=2 * LEASE_S)
         await until_matches(other, THREE, (a, cached(THREE)), (b, 0))
@@ -143,11 +136,11 @@ async def test_replicas_know_plain_engines_exactly_and_outlive_the_one_that_writ
 async def test_who_hosts_the_store_writes_without_an_election(tmp_path: Path, workers: int) -> None:
     async with AsyncExitStack() as stack:
         (a,) = await stack.enter_async_context(engines(1))
-        await ask(a, ONE)
+        await ask(a, PROMPT)
         flags = ("--endpoints-file", str(file_of(tmp_path, (a,))), "--tokenizer", "engine")
         process = cluster_process(tmp_path, *flags, "--workers", str(workers))
         picker = await stack.enter_async_context(process)
         for _ in range(3 * workers):  # connections are dealt out among workers
-            await until_matches(picker, ONE, (a, cached(ONE)))
+            await until_matches(picker, PROMPT, (a, cached(PROMPT)))
         assert await picker.metric("epp_lease_held") == 1
         assert await picker.metric("epp_plain_members") == 1

@@ -9,44 +9,30 @@ import aiohttp
 import pytest
 
 from epp.framework import EndpointId
-from epp.sim.serving.server import EngineServer
-from epp.sim.tokenizer import encode
 from epp.state.events import Frame
 from epp.state.writing import plain_pool as module
 from epp.state.writing.plain import Means
 from epp.state.writing.plain_pool import PlainWriters
 from tests.fakes.engines import running_engine
-from tests.fakes.plain_pool import LEASE_S, Replica, member_of, replicas
+from tests.fakes.plain_pool import (
+    LEASE_S,
+    OTHER,
+    PROMPT,
+    REPLAY,
+    Replica,
+    ask,
+    member_of,
+    replicas,
+    whole,
+)
 from tests.fakes.redis_server import RedisServer, running
 from tests.fakes.waiting import until
-
-PROMPT = "The prefill worker computes the prompt and the decode worker pulls the blocks. " * 20
-OTHER = "Another prompt altogether, of which nobody has ever heard before this very moment. " * 20
-REPLAY = {"kv_replay": "tcp://127.0.0.1:0"}
-
-
-def whole(prompt: str) -> int:
-    """Own blocks of a prompt of which engine blocks of 16 tokens hold all but the last one."""
-    return (len(encode(prompt)) - 1) // 16 * 16 // 64
 
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
     with running() as started:
         yield started
-
-
-async def ask(engine: EngineServer, prompt: str) -> None:
-    body = {"prompt": prompt, "max_tokens": 1}
-    async with (
-        aiohttp.ClientSession(engine.url) as http,
-        http.post("/v1/completions", json=body) as answer,
-    ):
-        assert answer.status == 200
-
-
-async def knows(replica: Replica, engine: EngineServer, prompt: str, blocks: int) -> None:
-    await until(lambda: replica.matched(engine, prompt) == blocks, within_s=10)
 
 
 def elected(made: list[Replica]) -> Replica:
@@ -61,17 +47,17 @@ async def test_what_a_plain_engine_holds_is_known_exactly_to_every_replica(
         await ask(engine, PROMPT)  # before anybody listens: a replay tells of it
         async with replicas(redis.url, [member_of(engine)], "one", "two") as made:
             for one in made:
-                await knows(one, engine, PROMPT, whole(PROMPT))
+                await one.knows(engine, PROMPT)
             await ask(engine, OTHER)
             for one in made:
-                await knows(one, engine, OTHER, whole(OTHER))
+                await one.knows(engine, OTHER)
             async with (
                 aiohttp.ClientSession(engine.url) as http,
                 http.post("/admin/evict", json={"all": True}),
             ):
                 pass
             for one in made:
-                await knows(one, engine, PROMPT, 0)
+                await one.knows(engine, PROMPT, 0)
             assert [one.plain.held["written"] for one in made].count(1) == 1
             assert sum(one.plain.happened.get("claims", 0) for one in made) == 1
 
@@ -83,13 +69,13 @@ async def test_another_replica_goes_on_where_a_killed_one_was(redis: RedisServer
     ):
         await ask(engine, PROMPT)
         for one in made:
-            await knows(one, engine, PROMPT, whole(PROMPT))
+            await one.knows(engine, PROMPT)
         first = elected(made)
         (second,) = (one for one in made if one is not first)
         first.kill()
         await ask(engine, OTHER)  # while nobody writes
         await until(lambda: second.elector.held, within_s=2 * LEASE_S)
-        await knows(second, engine, OTHER, whole(OTHER))
+        await second.knows(engine, OTHER)
         assert second.matched(engine, PROMPT) == whole(PROMPT)
         assert second.plain.happened["gaps"] == 0
 
@@ -102,7 +88,7 @@ async def test_an_engine_that_begins_anew_is_credited_nothing_of_its_life_before
         replicas(redis.url, [member_of(engine)], "one") as (one,),
     ):
         await ask(engine, PROMPT)
-        await knows(one, engine, PROMPT, whole(PROMPT))
+        await one.knows(engine, PROMPT)
         async with (
             aiohttp.ClientSession(engine.url) as http,
             http.post("/admin/restart", json={}) as answer,
@@ -110,7 +96,7 @@ async def test_an_engine_that_begins_anew_is_credited_nothing_of_its_life_before
             assert answer.status == 200
         await until(lambda: one.matched(engine, PROMPT) <= 0, within_s=10)
         await ask(engine, OTHER)
-        await knows(one, engine, OTHER, whole(OTHER))
+        await one.knows(engine, OTHER)
         assert one.matched(engine, PROMPT) == 0
 
 
@@ -141,7 +127,7 @@ async def test_no_more_engines_are_followed_than_may_be(redis: RedisServer) -> N
                 lambda: one.plain.held == {"written": 1, "waiting": 0, "left-out": 0}, within_s=10
             )
             await ask(b, PROMPT)
-            await knows(one, b, PROMPT, whole(PROMPT))
+            await one.knows(b, PROMPT)
 
 
 async def test_a_replica_that_was_just_elected_asks_for_so_many_replays_at_once_and_no_more(
@@ -214,7 +200,7 @@ async def test_what_fails_as_a_whole_begins_anew_and_is_counted(
     ):
         await until(lambda: one.plain.happened["failed"] == 2, within_s=10)
         await ask(engine, PROMPT)
-        await knows(one, engine, PROMPT, whole(PROMPT))
+        await one.knows(engine, PROMPT)
         assert one.plain.held == {"written": 1, "waiting": 0, "left-out": 0}
 
 
@@ -239,7 +225,7 @@ async def test_nothing_is_left_of_engines_that_came_and_went(
                 lambda: files() <= before[0] + 8 and len(asyncio.all_tasks()) <= before[1] + 2
             )
             await ask(engine, PROMPT)
-            await knows(one, engine, PROMPT, whole(PROMPT))
+            await one.knows(engine, PROMPT)
 
 
 def files() -> int:

@@ -264,18 +264,7 @@ async def test_a_sidecar_that_ends_does_not_wait_for_clients_that_left(tmp_path:
     async with split_pool(tmp_path, grace_s=0.1) as pool:
         pool.means_harm = True
         pool.decode.fault(hang=True)
-        data = json.dumps(ask(COMPLETIONS, 50, False)).encode()
-        _, writer = await asyncio.open_connection("127.0.0.1", pool.decode.sidecar.port)
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
-            + PREFILLER.encode()
-            + b": "
-            + pool.targets.encode()
-            + b"\r\nContent-Length: %d\r\n\r\n" % len(data)
-            + data
-        )
-        await until(lambda: pool.decode.bodies)
-        writer.close()
+        await pool.gone_once(ask(COMPLETIONS, 50, False), lambda: pool.decode.bodies)
         await asyncio.sleep(0.1)
         assert pool.decode.sidecar.relay.in_flight == 1, "it is still to be pulled"
         async with asyncio.timeout(3):

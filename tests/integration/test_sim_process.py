@@ -3,42 +3,12 @@
 import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
+from tests.fakes.engines import engine_process
 from tests.timing import scaled
-
-PROGRAM = """
-import uvloop
-from epp.sim.serving.server import EngineServer, EngineSettings, run
-
-def ready(server: EngineServer) -> None:
-    print(server.url, flush=True)
-
-uvloop.run(run(EngineSettings(port=0, kv_events="tcp://127.0.0.1:0", grace_s=GRACE), ready))
-"""
-
-
-@asynccontextmanager
-async def engine_process(grace_s: float = 0.2) -> AsyncIterator[tuple[Process, str]]:
-    program = PROGRAM.replace("GRACE", str(grace_s))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-c", program, stdout=PIPE, stderr=PIPE
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(scaled(20)):
-            line = await process.stdout.readline()
-        yield process, line.decode().strip()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,23 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from epp import protocol
 from epp.control.kube.kubeconfig import read_kubeconfig
-from tests.fakes import extproc_messages as envoy
 from tests.fakes.backend import backend
 from tests.fakes.cluster import OBJECTIVE, POOL, V1, definition, pod, pool
-from tests.fakes.extproc_client import call, channel
+from tests.fakes.extproc_client import call, channel, destination
 from tests.fakes.picker_process import PickerProcess, cluster_process
 from tests.timing import scaled
 
-GET = envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True)
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
 ALLOWED_S = 20.0
@@ -135,16 +132,4 @@ async def goes_to(picker: PickerProcess, wanted: set[str | None]) -> None:
     async with channel(picker.ports["grpc"]) as to:
         async with asyncio.timeout(scaled(ALLOWED_S)):
             while seen != wanted:
-                seen = {await _destination(to, call) for _ in range(20)}
-
-
-async def _destination(to: Any, call: Callable[[Any], Any]) -> str | None:
-    stream = call(to)
-    await stream.send(GET)
-    (reply,) = await stream.replies(1)
-    stream.cancel()
-    if reply.WhichOneof("response") == "immediate_response":
-        assert reply.immediate_response.status.code == 503
-        return None
-    mutation = reply.request_headers.response.header_mutation
-    return envoy.set_in(mutation)[protocol.DESTINATION]
+                seen = {await destination(call(to)) for _ in range(20)}

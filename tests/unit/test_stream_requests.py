@@ -18,9 +18,7 @@ LIMIT = protocol.MAX_BODY_PIECE
 
 def test_a_request_that_ends_with_its_headers_gets_one_reply() -> None:
     stream = envoy.a_stream()
-    arrival = envoy.arrival_in(
-        stream.receive(envoy.request_headers({":path": "/v1/models", ":method": "GET"}, end=True))
-    )
+    arrival = envoy.arrival_in(stream.receive(envoy.GET))
     assert (arrival.path, arrival.method, arrival.has_body) == ("/v1/models", "GET", False)
     assert not arrival.body_hidden
     replies = envoy.sent(stream.decided(route(TO)))
