@@ -134,10 +134,12 @@ async def _parts(
             serve_health(health, host=host, port=settings.grpc_health_port)
         )
         metrics = await stack.enter_async_context(
-            listening.pages(what.numbers(), host, settings.metrics_port)
+            listening.pages(what.numbers(), host, settings.metrics_port, "metrics")
         )
         debug_port = await stack.enter_async_context(
-            listening.pages(what.pages(directors), settings.admin_host, settings.admin_port)
+            listening.pages(
+                what.pages(directors), settings.admin_host, settings.admin_port, "admin"
+            )
         )
         for picker in what.pickers:
             _start(picker, tasks)

@@ -54,6 +54,28 @@ app.command()(manifests)
 app.command()(top)
 
 
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(installed_version(DISTRIBUTION))
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            is_eager=True,
+            callback=lambda wanted: _print_version(wanted=wanted),
+        ),
+    ] = False,
+) -> None:
+    """What all commands share: see `app`."""
+
+
 @app.command()
 def version(as_json: AsJson = False) -> None:
     """Print the version."""
@@ -274,7 +296,9 @@ def sidecar(
     log_level: Level = "info",
     log_format: Format = "json",
 ) -> None:
-    """Run the sidecar of one engine: relays its requests, publishes its state."""
+    """Relay the requests of one engine, and publish its state.
+
+    Lengths of time are numbers of seconds, but --flush-ms."""
     from epp.observe import logs
     from sidecar.app import run
     from sidecar.settings import SidecarSettings
@@ -370,6 +394,19 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _say_all(group: BaseExceptionGroup[BaseException]) -> None:
+    """A line for each fault that a user can mend: a start fails within the group of its tasks.
+    Raises the group where there are others."""
+    faults, others = group.split(EppError)
+    if others is not None or faults is None:
+        raise group
+    for error in faults.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _say_all(error)
+        else:
+            typer.echo(f"epp: {error}", err=True)
+
+
 def main() -> None:
     """The console script `epp`."""
     _allow_open_files()
@@ -381,6 +418,9 @@ def main() -> None:
         app(arguments, prog_name="epp")
     except EppError as error:
         typer.echo(f"epp: {error}", err=True)
+        raise SystemExit(2) from None
+    except BaseExceptionGroup as group:
+        _say_all(group)
         raise SystemExit(2) from None
     except OSError as error:
         typer.echo(f"epp: {error.strerror or error}", err=True)

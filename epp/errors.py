@@ -4,6 +4,7 @@ Policy refusals (`Refusal`) become an answer to the client. Everything else is o
 becomes a gRPC status, so that the gateway's failure mode decides (fault A18).
 """
 
+import os
 from typing import ClassVar
 
 
@@ -34,6 +35,18 @@ class PluginError(ConfigError):
         """`path` leads to the parameter at fault, within the plugin's parameters."""
         super().__init__(where, what)
         self.path = path
+
+
+class CannotListen(EppError):
+    """A port that cannot be had. Says which one, why, and the flag that names another."""
+
+    reason = "port"
+
+    def __init__(self, what: str, at: str, error: Exception, flag: str) -> None:
+        """`at` is `host:port`. `error`: from the system, or gRPC's, which does not say why."""
+        code = error.errno if isinstance(error, OSError) else None
+        why = os.strerror(code).lower() if code else "it is taken, or that is no address of ours"
+        super().__init__(f"cannot listen for {what} on {at}: {why}; {flag} names another port")
 
 
 class StoreError(EppError):

@@ -7,18 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from epp.errors import EppError
+from epp.errors import CannotListen
 from epp.observe import admin
 
 
 @asynccontextmanager
-async def pages(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `app`; gives the port. Raises EppError when it cannot be had."""
+async def pages(app: web.Application, host: str, port: int, name: str) -> AsyncIterator[int]:
+    """Serve `app`; gives the port. `name`: of the port, as its flag has it. Raises CannotListen."""
     async with AsyncExitStack() as stack:
         try:
             bound = await stack.enter_async_context(admin.serve(app, host, port))
         except OSError as error:
-            raise EppError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise CannotListen(
+                f"{name} pages", f"{host}:{port}", error, f"--{name}-port"
+            ) from error
         yield bound
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 
 from epp.config.serve import ServeSettings
-from epp.errors import EppError
 from epp.framework import EndpointId, PoolId
 from epp.state.leases import Alone, Register
 from epp.state.mates.hub import Hub
@@ -60,12 +59,9 @@ class Ways:
     """What went wrong on the way to other replicas, by the words of `hub`, `link` and `board`."""
 
     async def start(self) -> None:
-        """Open the sidecars' port, where it is ours. Raises EppError when it cannot be had."""
+        """Open the sidecars' port, where it is ours. Raises CannotListen."""
         if self.listener is not None:
-            try:
-                await self.listener.start()
-            except OSError as error:
-                raise EppError(f"cannot listen for sidecars: {error.strerror or error}") from error
+            await self.listener.start()
 
     async def close(self) -> None:
         """The other boards are their readers."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from epp.errors import CannotListen
 from epp.framework import EndpointId
 from epp.state.store import Writer
 from epp.state.store.open import open_writer
@@ -230,7 +231,7 @@ class Sidecar:
         """Serve inside this context. On leaving, what is still in flight is cut."""
         await self._open_log().close()  # a bad URL is told before anything listens
         say_whether_legs_are_on(self._settings, self.door, self.trust)
-        self.port = await self._relay.start()
+        self.port = await self._listening()
         try:
             async with self._metrics_page(), asyncio.TaskGroup() as tg:
                 publisher = self._publisher()
@@ -259,6 +260,18 @@ class Sidecar:
                         task.cancel()
         finally:
             await self._relay.close()
+
+    async def _listening(self) -> int:
+        """Start the relay; gives its port. Raises CannotListen."""
+        settings = self._settings
+        ports, flags = [settings.port], ["--port"]
+        if settings.leg_port is not None:
+            ports, flags = [*ports, settings.leg_port], [*flags, "--leg-port"]
+        try:
+            return await self._relay.start()
+        except OSError as error:
+            at = f"{settings.host or '*'}:{' or '.join(map(str, ports))}"
+            raise CannotListen("requests", at, error, " or ".join(flags)) from error
 
     async def _last_words(self, writing: "asyncio.Task[None]") -> None:
         told = asyncio.wait({writing}, timeout=LAST_WORDS_S)
@@ -318,7 +331,13 @@ class Sidecar:
     async def _metrics_page(self) -> AsyncIterator[None]:
         """The pages for operators."""
         pages = Pages(self.metrics.registry, self._wall_s, self.drain_pod)
-        self.metrics_port = await pages.start(self._settings.host, self._settings.metrics_port)
+        host, port = self._settings.host, self._settings.metrics_port
+        try:
+            self.metrics_port = await pages.start(host, port)
+        except OSError as error:
+            raise CannotListen(
+                "metrics", f"{host or '*'}:{port}", error, "--metrics-port"
+            ) from error
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from epp.config.values import matching
 from epp.framework import EngineNames, PoolId
 from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
 from epp.framework.plugins import yaml_name
@@ -22,6 +23,11 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
 
+Name = Annotated[str, matching(r"[^|\s]{1,253}", "1 to 253 characters but '|' and spaces")]
+CollectorUrl = Annotated[
+    str, matching(r"https?://[^\s/]+/\S+", "a URL such as http://collector:4318/v1/traces")
+]
+
 STATE_SCHEMES = (
     "tcp",
     *(f"redis{tls}{kind}" for tls in ("", "s") for kind in ("", "+sentinel", "+cluster")),
@@ -31,9 +37,9 @@ STATE_SCHEMES = (
 class SidecarSettings(TlsSettings):
     """Everything that one sidecar needs to know. Immutable; unknown names are errors."""
 
-    pool: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^|\s]+$")]
+    pool: Name
     """Pool of the engine, as the picker names it."""
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^|\s]+$")]
+    name: Name
     """Pod uid, or the name in the endpoint file (`namespace/name`)."""
     engine_url: str = "http://127.0.0.1:8200"
     """Base URL of the local engine: scheme, host and port, no path."""
@@ -185,7 +191,7 @@ class SidecarSettings(TlsSettings):
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     """Exchanges at once; one more is refused with 503."""
 
-    trace_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+/\S+$")] | None = None
+    trace_endpoint: CollectorUrl | None = None
     """Where spans of handoffs go, in OTLP over HTTP, such as `http://collector:4318/v1/traces`.
     Needs the extra `otel`. None sends none."""
     trace_share: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -200,14 +206,14 @@ class SidecarSettings(TlsSettings):
     def engine_names(self) -> EngineNames:
         """Raises ValueError for names that cannot be read."""
         if self.engine_type not in BUILT_IN:
-            raise ValueError(f"engine_type must be one of {', '.join(sorted(BUILT_IN))}")
+            raise ValueError(f"--engine-type must be one of {', '.join(sorted(BUILT_IN))}")
         known = {yaml_name(key): key for key in SETTINGS}
         settings: dict[str, str] = {}
         for text in self.engine_metrics:
             name, equals, value = text.partition("=")
             if not equals or name not in known:
                 raise ValueError(
-                    f"engine_metrics are name=value, got {text!r}; names: {', '.join(known)}"
+                    f"--engine-metrics is name=value, got {text!r}; names: {', '.join(known)}"
                 )
             settings[known[name]] = value
         return described(BUILT_IN[self.engine_type], settings)
@@ -283,14 +289,14 @@ class SidecarSettings(TlsSettings):
     @model_validator(mode="after")
     def _handoff_is_possible(self) -> Self:
         if self.leg_key_file is not None and self.leg_port is not None:
-            raise ValueError("leg_key_file and leg_port exclude each other: legs prove one thing")
+            raise ValueError("--leg-key-file excludes --leg-port: legs prove one thing")
         if self.warm_pairs and (self.connector != "nixlv2" or self.endpoints_file is None):
             raise ValueError(
-                "warm_pairs needs the connector nixlv2, whose engines shake hands, and "
-                "endpoints_file, which says who prefills"
+                "--warm-pairs needs --connector nixlv2, whose engines shake hands, and "
+                "--endpoints-file, which says who prefills"
             )
         if self.leg_port is not None and self.endpoints_file is None:
-            raise ValueError("leg_port needs endpoints_file: it serves members of the pool only")
+            raise ValueError("--leg-port needs --endpoints-file: it serves members of the pool")
         _ = self.handoff_policy
         return self
 
@@ -300,11 +306,11 @@ class SidecarSettings(TlsSettings):
         if (self.dp_rank or self.dp_size > 1) and ipc:
             raise ValueError(f"ranks count ports up, and {ipc[0]} has none")
         if self.dp_size > 1 and self.dp_rank is not None:
-            raise ValueError("dp_size is for all ranks of a pod, dp_rank for one of them")
+            raise ValueError("--dp-size is for all ranks of a pod, --dp-rank for one of them")
         if self.dp_by_header and self.dp_size == 1 and self.dp_rank is None:
-            raise ValueError("dp_by_header names a rank: set dp_size, or dp_rank")
+            raise ValueError("--dp-by-header names a rank: set --dp-size, or --dp-rank")
         if self.dp_size > 1 and self.leg_port is not None:
-            raise ValueError("leg_port is one port: ranks prove their legs by leg_key_file")
+            raise ValueError("--leg-port is one port: ranks prove their legs by --leg-key-file")
         if max(self.port, self.metrics_port) + self.dp_size - 1 > 65_535:
             raise ValueError("there are no ports for all ranks")
         return self

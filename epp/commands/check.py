@@ -27,8 +27,9 @@ def check(
         bool, typer.Option("--schema", help="Print the JSON Schema of such files instead.")
     ] = False,
 ) -> None:
-    """Say what a configuration will run: profiles, plugins, who feeds whom. Exit 2: it cannot be
-    used, and where it is wrong."""
+    """Say what a configuration will run, or where it is wrong.
+
+    Profiles, plugins, and who feeds whom. Exit 2: it cannot be used, and where it is wrong."""
     import json
 
     from epp.config import picker_config

@@ -44,9 +44,11 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check labels, roles, ports, block size, events, usage, header stripping, certificate, RBAC,
-    and owners of replicas; each finding says how to mend it. Exit 0: no errors; 1: some; 2: nothing
-    could be looked at."""
+    """Find what would not work together in a deployment.
+
+    Labels, roles, ports, block size, events, usage, header stripping, certificate, RBAC, and owners
+    of replicas; each finding says how to mend it. Exit 0: no errors; 1: some; 2: nothing could be
+    looked at."""
     import json
     from datetime import UTC
 

@@ -30,8 +30,10 @@ def explain(
     admin_token_file: AdminTokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a request went where it went: candidates, scores, who was left out, and the verdict
-    on prefill. Exit 2: there is no such decision, and what to do."""
+    """Say why a request went where it went.
+
+    Candidates, scores, who was left out, and the verdict on prefill. Exit 2: there is no such
+    decision, and what to do."""
     import json
 
     from epp.config.token import read_header_token

@@ -50,6 +50,15 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(work)
 
 
+def _told(fault: dict[str, Any]) -> str:
+    """A fault of a setting by its flag. What was given is not quoted: it may be a secret."""
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if not fault["loc"]:
+        return message
+    field = {"pool": "pool_name"}.get(fault["loc"][0], str(fault["loc"][0]))
+    return f"--{field.removesuffix('_s').replace('_', '-')}: {message}"
+
+
 def checked(build: Callable[[], Result]) -> Result:
     """Build settings; a value out of range becomes a ConfigError with every fault in it."""
     try:
@@ -58,8 +67,6 @@ def checked(build: Callable[[], Result]) -> Result:
         faults = getattr(error, "errors", None)  # pydantic's ValidationError is a ValueError
         if faults is None:
             raise ConfigError("", str(error)) from None
-        texts = [
-            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
-            for one in faults(include_input=False)
-        ]
-        raise ConfigError("", "; ".join(texts)) from None
+        raise ConfigError(
+            "", "; ".join(_told(one) for one in faults(include_input=False))
+        ) from None

@@ -46,7 +46,9 @@ def gateway_config(
         bool, typer.Option("--every-path", help="Let all paths pass, /sleep and /metrics too.")
     ] = False,
 ) -> None:
-    """Print the configuration of a standalone Envoy, as manifests/envoy/ has it."""
+    """Print the configuration of a standalone Envoy.
+
+    As manifests/envoy/ has it."""
     from epp.errors import ConfigError
     from epp.sim.gateway.envoy import EnvoySettings, render
     from epp.sim.gateway.routes import API_PATHS, EVERY_PATH

@@ -70,7 +70,9 @@ def engine(
         OnFailure, typer.Option(help="When KV cannot be pulled: compute it here, or fail.")
     ] = "fail",
 ) -> None:
-    """Run one simulated engine: vLLM's HTTP API and KV events, no GPU."""
+    """Run one simulated engine, without a GPU.
+
+    It has vLLM's HTTP API and KV events."""
     from epp.sim.serving.server import EngineSettings
     from epp.sim.serving.server import run as run_engine
 
@@ -127,7 +129,9 @@ def up(
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start Envoy, the picker, engines and sidecars; Ctrl-C ends all of it."""
+    """Start Envoy, picker, engines and sidecars.
+
+    Ctrl-C ends all of it."""
     from epp.sim.fleets.local import chosen_ports, up
     from epp.sim.fleets.parts import FleetSettings
     from epp.sim.fleets.roster import DEFAULT_ENGINES, roster
@@ -164,7 +168,9 @@ def demo(
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what we promise with real requests; exit code 1 when a claim does not hold."""
+    """Check what we promise with real requests.
+
+    Exit code 1 when a claim does not hold."""
     from epp.sim.promises.demo import DemoSettings, demo
 
     settings = DemoSettings(kind=engine, vllm_venv=vllm_venv, run_dir=run_dir)
@@ -184,7 +190,9 @@ def bench_request(
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the way through Envoy, picker and sidecar costs, beside doing without."""
+    """What the way through Envoy, picker and sidecar costs.
+
+    Beside doing without each of them."""
     from epp.sim.benches.request import BenchSettings, bench
 
     settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)
@@ -235,7 +243,9 @@ def bench_tokens(
     seed: Annotated[int, typer.Option(help="Of the text.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """What making the tokens of chats here costs in CPU, with the files of a model."""
+    """What making the tokens of chats here costs in CPU.
+
+    With the files of a model."""
     from epp.commands.tokens import bench
 
     typer.echo(bench(folder, requests=requests, seed=seed, as_json=as_json))
@@ -265,7 +275,9 @@ def bench_decide(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What one decision costs the picker in CPU, by the number of endpoints."""
+    """What one decision costs the picker in CPU.
+
+    By the number of endpoints."""
     from epp.commands.decide import SIZES, bench
     from epp.observe import logs
 
@@ -289,7 +301,9 @@ def bench_kube(
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long to watch.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """What following a large pool in Kubernetes costs, and how soon a change counts."""
+    """What following a large pool in Kubernetes costs.
+
+    And how soon a change counts."""
     from epp.commands.kube import bench, shown
 
     found = run(bench(pods=pods, changes_per_s=changes, seconds=seconds))
@@ -307,7 +321,9 @@ def bench_sidecar(
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a sidecar costs in front of an engine, beside nginx and the reference relay."""
+    """What a sidecar costs in front of an engine.
+
+    Beside nginx and the reference relay."""
     from epp.sim.benches.sidecar import BenchSettings, bench
 
     settings = BenchSettings(requests=requests, streams=streams, rounds=rounds, run_dir=run_dir)

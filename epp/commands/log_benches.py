@@ -19,7 +19,9 @@ def bench_store(
     seed: Annotated[int, typer.Option(help="Of the tokens.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """What snapshots weigh in Redis, and how soon a fresh replica knows what they say."""
+    """What snapshots weigh in Redis, and how long reading takes.
+
+    That is, how soon a fresh replica knows what they say."""
     from epp.commands.store import bench, shown
     from epp.state.store.place import read_access
 
@@ -40,7 +42,9 @@ def bench_follow(
     seed: Annotated[int, typer.Option(help="Of the blocks.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """What following a pool's engines costs a picker, and how soon it knows of an event."""
+    """What following a pool's engines costs a picker.
+
+    And how soon it knows of an event."""
     from uuid import uuid4
 
     from epp.commands.follow import Load, bench, shown

@@ -47,7 +47,9 @@ def manifests(
         bool, typer.Option("--force", help="Write over what is there, your changes too.")
     ] = False,
 ) -> None:
-    """Write the kustomize overlay of one pool: picker, Redis, gateway and vLLM with sidecars."""
+    """Write one pool's kustomize overlay for Kubernetes.
+
+    Picker, Redis, gateway, and vLLM with sidecars."""
     from epp.manifests.overlay import WITHOUT_KINDS, Wanted, written
 
     wanted = Wanted(

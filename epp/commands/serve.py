@@ -86,7 +86,9 @@ def _text(value: object, takes: str) -> str:
 
 
 def serve(**given: Any) -> None:
-    """Run the endpoint picker: ext_proc for Envoy, health, metrics, debug pages.
+    """Run the endpoint picker: ext_proc, health, metrics.
+
+    Gateways ask the first port; the others are for kubelets, Prometheus and operators.
 
     The Go picker's spellings work too: -grpc-port=9002, --secure-serving=false, -v=4, --zap-encoder
     json. docs/flags.md says which of its flags we do not have, and what to use instead.

@@ -24,9 +24,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, show every endpoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the picker knows of each endpoint: how fresh its state is, load, reservations of
-    this and of other replicas, observed speeds, and what is wrong. One line of JSON a look with
-    --json. Ends with Ctrl-C."""
+    """Show what a running picker knows of each endpoint.
+
+    How fresh its state is, load, reservations of this and of other replicas, observed speeds, and
+    what is wrong. One line of JSON a look with --json. Ends with Ctrl-C."""
     from epp.config.token import read_header_token
 
     token = None if admin_token_file is None else read_header_token(admin_token_file)

@@ -14,10 +14,11 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from . import located
 from .located import Located
+from .values import matching
 
 MAX_ENDPOINTS = 1024
 ROLE_LABEL = "llm-d.ai/role"
@@ -26,7 +27,11 @@ OF_PLAIN = ("kvEventsPort", "kvReplayPort", "kvEventsTopic", "dpRank")
 """What only an entry without a sidecar may say."""
 
 Name = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
+    str,
+    matching(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?",
+        "at most 253 letters, digits, '.', '_' and '-', the first and the last a letter or digit",
+    ),
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EventsPort = Annotated[int, Field(ge=0, le=65535)]

@@ -30,6 +30,7 @@ from epp.errors import ConfigError
 
 from . import located
 from .located import Located, Location
+from .values import matching
 
 MAX_OBJECTS = 4096
 """Objectives and rewrites of one file."""
@@ -37,7 +38,13 @@ LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31 - 1
 MOST_WEIGHT = 1_000_000
 
 ApiVersion = Literal["llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2"]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    matching(
+        r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?",
+        "at most 253 of a-z, 0-9, '.' and '-', the first and the last a letter or digit",
+    ),
+]
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 OBJECTIVE, REWRITE = "InferenceObjective", "InferenceModelRewrite"

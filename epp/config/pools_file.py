@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from . import located
 from .located import Located
 from .serve import ServeSettings, fault_of, flag_of
+from .values import matching
 
 MAX_POOLS = 64
 EVERY_HOST = "*"
@@ -60,11 +61,10 @@ _FIELDS = {flag_of(field)[2:]: field for field in OF_ONE_POOL}
 
 Host = Annotated[
     str,
-    StringConstraints(
-        to_lower=True,
-        pattern=r"^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
-        r"(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*)$",
-        max_length=253,
+    StringConstraints(to_lower=True, max_length=253),
+    matching(
+        r"\*|(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*",
+        "a name such as llama.example.com, *.example.com or *, without a port",
     ),
 ]
 
@@ -74,7 +74,9 @@ class PoolEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
+    name: Annotated[
+        str, matching(r"[A-Za-z0-9._-]{1,253}", "1 to 253 letters, digits, '.', '_' and '-'")
+    ]
     """`--pool-name`: in Kubernetes that of its InferencePool."""
     hosts: Annotated[list[Host], Field(max_length=64)] = Field(default_factory=list[Host])
     """Names under which clients reach it, `*.example.com` for all below one, `*` for the rest;

@@ -9,12 +9,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from epp.errors import ConfigError
 
 from .token import read_header_token, read_token
-from .values import Env, Names, OptionalSize, Seconds, Size
+from .values import Env, Names, OptionalSize, Seconds, Size, matching
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random", "shadow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEAST_REFRESH_S = 0.05
+
+PoolName = matching(r"[A-Za-z0-9._/-]{1,253}", "1 to 253 letters, digits, '.', '_', '/' and '-'")
+Namespace = matching(
+    r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    "a namespace: at most 63 of a-z, 0-9 and '-', the first and the last a letter or digit",
+)
+ApiGroup = matching(r"[a-z0-9.-]{1,253}", "an API group: 1 to 253 of a-z, 0-9, '.' and '-'")
+ServerUrl = matching(r"https?://[^/?#]+", "http:// or https:// with host and port, without a path")
 
 
 def _at_least_50_ms(value: float) -> float:
@@ -27,20 +35,16 @@ class ServeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    pool_name: str = Field(
+    pool_name: Annotated[str, PoolName] = Field(
         "default",
-        pattern=r"^[A-Za-z0-9._/-]{1,253}$",
         description="Name of the served pool, in Kubernetes that of its InferencePool; sidecars "
         "and replicas must say the same.",
     )
-    pool_namespace: Annotated[str, Env("NAMESPACE")] = Field(
-        "default",
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-        description="Namespace of the pool.",
+    pool_namespace: Annotated[str, Namespace, Env("NAMESPACE")] = Field(
+        "default", description="Namespace of the pool."
     )
-    pool_group: str = Field(
+    pool_group: Annotated[str, ApiGroup] = Field(
         "inference.networking.k8s.io",
-        pattern=r"^[a-z0-9.-]{1,253}$",
         description="API group of the InferencePool: this one (v1), or "
         "inference.networking.x-k8s.io (v1alpha2).",
     )
@@ -227,9 +231,8 @@ class ServeSettings(BaseModel):
         description="Directory with a folder for each served model: tokenizer.json, "
         "tokenizer_config.json, chat_template.jinja; files at its top serve every other model.",
     )
-    render_url: str | None = Field(
+    render_url: Annotated[str, ServerUrl] | None = Field(
         None,
-        pattern=r"^https?://[^/?#]+$",
         description="URL of a server that renders requests as the engines do (vllm launch render). "
         "It is asked instead of their render endpoints, and for requests with images, too.",
     )

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
@@ -77,6 +77,18 @@ def listed(value: object) -> object:
     if not isinstance(texts, list | tuple):
         return value
     return tuple(part.strip() for text in texts for part in str(text).split(",") if part.strip())
+
+
+def matching(pattern: str, expected: str) -> AfterValidator:
+    """For a text of this shape; another one is told in words what is `expected`."""
+    shape = re.compile(pattern)
+
+    def judged(text: str) -> str:
+        if shape.fullmatch(text) is None:
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(judged)
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]

@@ -15,7 +15,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from epp import protocol
-from epp.errors import EppError
+from epp.errors import CannotListen
 
 SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
@@ -127,14 +127,14 @@ class Health:
 
 @asynccontextmanager
 async def serve_health(health: Health, *, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `health` in plaintext; gives the port. Raises EppError when it cannot be had."""
+    """Serve `health` in plaintext; gives the port. Raises CannotListen."""
     server = aio.server(options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers([health.handler()])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise EppError(f"cannot listen for health checks on {address}") from error
+        raise CannotListen("health checks", address, error, "--grpc-health-port") from error
     await server.start()
     try:
         yield bound

@@ -19,7 +19,7 @@ import uvloop
 
 from epp import listening
 from epp.config.serve import ServeSettings, is_loopback
-from epp.errors import EppError
+from epp.errors import CannotListen, EppError
 from epp.observe import logs
 from epp.observe.health import Health, serve_health
 from epp.stores import Place
@@ -154,10 +154,10 @@ async def _ports(
                 serve_health(health, host=settings.host, port=settings.grpc_health_port)
             ),
             "metrics": await stack.enter_async_context(
-                listening.pages(numbers, settings.host, settings.metrics_port)
+                listening.pages(numbers, settings.host, settings.metrics_port, "metrics")
             ),
             "admin": await stack.enter_async_context(
-                listening.pages(admin, settings.admin_host, settings.admin_port)
+                listening.pages(admin, settings.admin_host, settings.admin_port, "admin")
             ),
         }
 
@@ -166,7 +166,7 @@ async def _ports(
 def _reserved(host: str, port: int) -> Iterator[int]:
     """The ext_proc port, held without listening, so that only our workers can share it.
 
-    Raises EppError when somebody listens there.
+    Raises CannotListen when somebody listens there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with (
@@ -182,9 +182,7 @@ def _reserved(host: str, port: int) -> Iterator[int]:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             held.bind((host, found))
         except OSError as error:
-            raise EppError(
-                f"cannot listen for ext_proc on {host}:{port}: {error.strerror or error}"
-            ) from error
+            raise CannotListen("ext_proc", f"{host}:{port}", error, "--grpc-port") from error
         yield found
 
 

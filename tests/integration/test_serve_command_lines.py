@@ -147,7 +147,7 @@ async def test_a_bad_file_of_objectives_stops_the_start_with_its_place(
     async with asyncio.timeout(scaled(30.0)):
         _, said = await process.communicate()
     assert process.returncode == 2
-    assert said.decode().startswith(f"epp: {objectives}:1:70 'name': string should match")
+    assert said.decode().startswith(f"epp: {objectives}:1:70 'name': expected at most 253")
 
 
 async def test_a_bad_configuration_stops_the_start_with_its_place(

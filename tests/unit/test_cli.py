@@ -1,6 +1,7 @@
 """The command line: flags, and one clear line for what a user can mend."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from epp import cli
 from epp.config.serve import ServeSettings
 from epp.config.token import read_token
+from epp.errors import EppError
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +46,15 @@ def epp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+@pytest.fixture
+def unused_ports() -> dict[str, str]:
+    """Flags of `epp serve` that let the system choose its ports, on loopback."""
+    names = ("--grpc-port", "--grpc-health-port", "--metrics-port", "--admin-port", "--state-port")
+    return {"--host": "127.0.0.1"} | dict.fromkeys(names, "0")
+
+
 def test_the_version_is_that_of_the_distribution(epp: Epp) -> None:
+    assert epp("--version").stdout == epp("version").stdout
     assert epp("version").stdout.strip() == version("gie-epp")
     assert json.loads(epp("version", "--json").stdout) == {"version": version("gie-epp")}
 
@@ -70,14 +80,19 @@ def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> Non
         (["serve", "--endpoints-file", "x", "--config-text=z", "--split=never"], "--split"),
         (["check", "no-such-file"], "no-such-file cannot be read"),
         (["serve", "--endpoints-file", "x", "--zap-encoder", "xml"], "--zap-encoder"),
-        (["sidecar", "--pool-name", "p", "--name", "n", "--engine-url", "ftp://x"], "engine_url"),
+        (["sidecar", "--pool-name", "p", "--name", "n", "--engine-url", "ftp://x"], "--engine-url"),
+        (["sidecar", "--pool-name", "a|b", "--name", "n"], "--pool-name: expected 1 to 253"),
+        (["sidecar", "--pool-name", "p", "--name", "n", "--answer-timeout", "0"], "--answer-time"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--state-token-file", "gone"], "gone"),
         (["local", "engine", "--block-tokens", "0"], "block_tokens must be 1 to 4096"),
         (["local", "up", "--engines", "0"], "--engines must be between"),
         (["local", "up", "--port-base", "80"], "--port-base must be between"),
         (["local", "up", "--prefill", "1"], "--prefill and --decode belong together"),
         (["local", "up", "--engines", "1", "--prefill", "1", "--decode", "1"], "leave it out"),
-        (["local", "up", "--engine", "vllm", "--vllm-venv", "gone"], "make setup-vllm"),
+        (
+            ["local", "up", "--engine", "vllm", "--vllm-venv", "gone", "--auto-ports"],
+            "make setup-vllm",
+        ),
         (["local", "demo", "--engine", "vllm", "--vllm-venv", "gone"], "make setup-vllm"),
         (["local", "engine", "--kv-role", "both", "--lease", "0"], "lease_s must be positive"),
     ],
@@ -90,6 +105,62 @@ def test_a_fault_of_the_user_is_one_line_and_exit_code_2(
     assert done.stderr.startswith("epp: ")
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_one_line_that_names_its_flag(
+    epp: Epp, tmp_path: Path, unused_ports: dict[str, str]
+) -> None:
+    members = tmp_path / "endpoints.yaml"
+    members.write_text("endpoints:\n  - {name: a, address: 127.0.0.1, port: 8000}\n")
+    for flag in ("--grpc-port", "--grpc-health-port", "--metrics-port", "--admin-port"):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            at = f"127.0.0.1:{taken.getsockname()[1]}"
+            ports = unused_ports | {flag: at.partition(":")[2]}
+            words = [word for pair in ports.items() for word in pair]
+            said = epp("serve", "--endpoints-file", str(members), *words, code=2).stderr
+        last = said.strip().splitlines()[-1]
+        assert last.startswith("epp: cannot listen for")
+        assert f" on {at}: " in last
+        assert f"; {flag} names another port" in last
+        assert "Traceback" not in said
+
+
+def test_a_certificate_that_is_missing_is_one_line(
+    epp: Epp, tmp_path: Path, unused_ports: dict[str, str]
+) -> None:
+    members = tmp_path / "endpoints.yaml"
+    members.write_text("endpoints:\n  - {name: a, address: 127.0.0.1, port: 8000}\n")
+    words = [word for pair in unused_ports.items() for word in pair]
+    gone = str(tmp_path / "gone")
+    said = epp("serve", "--endpoints-file", str(members), *words, "--cert-path", gone, code=2)
+    assert "gone" in said.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in said.stderr
+
+
+def test_a_fault_that_no_user_can_mend_keeps_its_trace(
+    epp: Epp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ExceptionGroup("tasks", [EppError("a port is taken"), ZeroDivisionError("ours")])
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(sys, "argv", ["epp", "check"])
+    with pytest.raises(ExceptionGroup) as raised:
+        cli.main()
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def test_what_a_sidecar_is_given_is_not_quoted_when_it_is_wrong(epp: Epp) -> None:
+    url = "redis://:s3cr3t@127.0.0.1:x/0"
+    said = epp("sidecar", "--pool-name", "p", "--name", "n", "--state-url", url, code=2).stderr
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize("group", [[], ["local"], ["bench"]])
+def test_every_command_is_listed_with_a_whole_sentence(epp: Epp, group: list[str]) -> None:
+    listed = epp(*group, "--help").stdout.partition("Commands:\n")[2].strip().splitlines()
+    assert listed
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
 
 def test_unknown_words_are_refused_with_the_known_ones(epp: Epp) -> None:

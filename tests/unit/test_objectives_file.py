@@ -135,7 +135,7 @@ RULES = "{rules: [{targets: [%s]}]}"
         (objective("a", api="v1"), "f:1:2 'apiVersion': input should be 'llm-d.ai/v1alpha2' or"),
         ("{kind: InferenceObjective, metadata: {name: a}}", "f:1:1 'apiVersion' is missing"),
         (f"{{apiVersion: {API}, kind: InferenceObjective}}", "'metadata' is missing"),
-        (objective("A_b"), "'name': string should match pattern"),
+        (objective("A_b"), "'name': expected at most 253 of a-z"),
         (objective("a", "{priority: high}"), "'priority': input should be a valid integer"),
         (objective("a", "{priority: true}"), "'priority': input should be a valid integer"),
         (objective("a", "{priority: 2147483648}"), "got 2147483648"),

@@ -15,7 +15,7 @@ import structlog
 from grpc import aio
 
 from epp import protocol
-from epp.errors import EppError
+from epp.errors import CannotListen
 from epp.request.actions import Abort, Code, Finish
 from epp.request.exchange import Arrival, Director, Outcome
 from epp.request.intake import ByteBudget
@@ -56,7 +56,7 @@ async def serve(
     Without `credentials` in plaintext. Port 0 takes a free one. `on_end` is told the seconds that
     each stream lasted. `shared`: other processes of ours listen there too. `several_pools`: the
     metadata of a stream may name the pool that it is for. Leaving the context cuts what `drain` has
-    left. Raises EppError when the port cannot be had.
+    left. Raises CannotListen.
     """
     shell = ExtProcServer(
         director, limits or TransportLimits(), new_id, on_end, several_pools=several_pools
@@ -69,7 +69,7 @@ async def serve(
         else:
             shell.port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise EppError(f"cannot listen for ext_proc on {address}: is the port in use?") from error
+        raise CannotListen("ext_proc", address, error, "--grpc-port") from error
     await server.start()
     try:
         yield shell

@@ -15,12 +15,13 @@ import ipaddress
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from google.protobuf.message import DecodeError
 
 from epp._pb import state_pb2 as pb
-from epp.errors import StoreError
+from epp.errors import CannotListen, StoreError
 from epp.framework import EndpointId, Incarnation
 
 from . import OneStream
@@ -76,10 +77,15 @@ class StateServer(OneStream):
         self.listening_since: float | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises CannotListen."""
         loop = asyncio.get_running_loop()
         self.listening_since = loop.time()
-        self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port)
+        make = partial(_Connection, self)
+        try:
+            self._server = await loop.create_server(make, self._host, self._port)
+        except OSError as error:
+            at = f"{self._host}:{self._port}"
+            raise CannotListen("sidecars", at, error, "--state-port") from error
 
     @property
     def port(self) -> int:
