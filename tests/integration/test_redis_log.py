@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from epp.errors import Fenced, StoreError
 from epp.framework import EndpointId, Incarnation, PoolId
@@ -309,10 +310,12 @@ async def test_an_absent_redis_is_a_store_error_without_secrets() -> None:
 
 async def test_the_back_off_of_a_reader_is_bounded_and_it_says_what_is_wrong() -> None:
     reader = reader_of("redis://:hunter2@127.0.0.1:1/0")
-    with pytest.raises(TimeoutError):
+    with capture_logs() as said, pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await anext(aiter(reader.streams[0].records()))
     assert not reader.connected
+    assert [line["event"] for line in said] == ["the log is away"]
+    assert said[0]["reason"] == reader.last_error
     assert 2 <= reader.counts["errors"] <= 8
     assert "127.0.0.1:1" in reader.last_error
     assert "hunter2" not in reader.last_error

@@ -20,6 +20,7 @@ from epp.framework import EndpointId, PoolId
 
 from . import layout
 from .abreast import LONG_AGO_S, PROMPT_S
+from .absence import Absence
 from .frames import FrameBuffer
 from .layout import entry_id
 from .link import CALL_S, Link
@@ -156,6 +157,7 @@ class RedisStream:
         """Endpoints whose snapshot was read and lies ahead of the cursor: it has in it what was
         said up to there, also by writers that were replaced long before it."""
         self._closing = False
+        self._absence = Absence(lambda: asyncio.get_running_loop().time(), stream=self._number)
 
     @property
     def lag_s(self) -> float:
@@ -185,10 +187,12 @@ class RedisStream:
                 self.listening_since = None
                 self.last_error = str(error)
                 self._counts["errors"] += 1
+                self._absence.failed(self.last_error)
                 await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
                 pause = min(self.LONGEST_PAUSE_S, pause * 2)
                 continue
             pause = self.FIRST_PAUSE_S
+            self._absence.answered()
             if entries:
                 yield entries
 

@@ -21,6 +21,7 @@ from epp.framework import EndpointId, Incarnation
 from epp.state.records import EngineStatus, Record, encode
 from epp.state.snapshots import parts
 from epp.state.store import Saved, Writer
+from epp.state.store.absence import Absence
 
 from .outbox import Outbox
 
@@ -133,6 +134,7 @@ class Publisher:
         self._snapshot_at = float("-inf")
         """When the next snapshot is due."""
         self._failures = 0
+        self._absence = Absence(clock, endpoint=str(endpoint))
         self.stands = False
         """Whether our claim stands, as far as we know."""
 
@@ -164,9 +166,8 @@ class Publisher:
             await self._life_over(life, FENCED_RETRY_S)
         except StoreError as error:
             self._count(Wrote.FAILED)
-            pause = self._pause()
-            log.warning("the log is away", reason=str(error), again_in_s=round(pause, 2))
-            await asyncio.sleep(pause)
+            self._absence.failed(str(error))
+            await asyncio.sleep(self._pause())
 
     async def _publish_life(self, life: int) -> None:
         """Claim, then flush until the engine's life is another one. Raises StoreError, Fenced."""
@@ -177,6 +178,7 @@ class Publisher:
             await self._recall(claim.incarnation)
         await self._in_time(self._writer.claim(claim.incarnation, claim.nonce))
         self._count(Wrote.CLAIM)
+        self._absence.answered()
         self.stands = True
         self._outbox.restart()
         try:
