@@ -47,6 +47,7 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pip install -q --group differential --group kube --group valkey
+	sh .ci/setup-promtool $(BIN)
 	$(PYTEST) -m long --timeout 1800
 	$(BIN)/python -m tests.guards
 	$(BIN)/python -m tests.mutation
