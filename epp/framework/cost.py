@@ -39,13 +39,16 @@ from dataclasses import dataclass
 from math import isfinite, isnan
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .candidates import Candidates, Column, Mask
+from .candidates import Candidates, Column
 from .types import Endpoint, EndpointId, Request
 
 _USUAL_BLOCKS = 8192.0
 """KV blocks of an engine that never said how many it has."""
 _MOST_S = 1e9
+_ZERO = np.array(0.0)
+"""Python's own would be converted at each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +87,20 @@ class CostRules:
 PARTS = ("wait", "compute", "transfer", "stall", "slowdown", "pressure", "crowding", "herd")
 """What a cost is the sum of. The first four come of computing the prompt there, the rest of writing
 the answer there."""
+_WAIT, _COMPUTE, _TRANSFER, _STALL, _SLOWDOWN, _PRESSURE, _CROWDING, _HERD = range(len(PARTS))
 _OF_PROMPT = 4
+Seconds = NDArray[np.float64]
+"""A row for each of `PARTS`."""
 
 
 class Cost:
     """Seconds at each candidate, in their order; finite, never below 0. See the module.
 
-    One array with a row for each of `PARTS`, 0 until it is written, so that a sum is one step.
+    One array with a row for each of `PARTS`, 0 until it is written, so that a sum is one step. Each
+    part is an attribute, too.
     """
 
-    __slots__ = ("_seconds", *PARTS)
+    __slots__ = ("_seconds",)
 
     wait: Column
     compute: Column
@@ -104,10 +111,14 @@ class Cost:
     crowding: Column
     herd: Column
 
-    def __init__(self, candidates: int) -> None:
-        self._seconds = seconds = np.zeros((len(PARTS), candidates))
-        self.wait, self.compute, self.transfer, self.stall, *rest = seconds
-        self.slowdown, self.pressure, self.crowding, self.herd = rest
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+
+    def __getattr__(self, part: str) -> Column:
+        if part not in PARTS:
+            raise AttributeError(part)
+        row: Column = self._seconds[PARTS.index(part)]
+        return row
 
     @property
     def prompt(self) -> Column:
@@ -134,52 +145,75 @@ class Expected:
 
 
 class _Engines:
-    """What the candidates have to do and how fast they are, with unknown numbers filled in."""
+    """What the candidates have to do and how fast they are, with unknown numbers filled in.
+
+    There is one candidate at least.
+    """
 
     __slots__ = (
+        "ahead",
         "answering",
+        "block_s",
         "block_tokens",
         "blocks",
         "busy",
+        "credited",
         "in_use",
-        "pending",
         "prefill_speed",
         "step_s",
-        "waiting",
     )
 
     def __init__(self, candidates: Candidates, rules: CostRules) -> None:
-        read = candidates.column
-        self.pending = read("reserved_pending")
-        self.waiting = _known(read("waiting"), 0.0)
-        """As reported; ours among them."""
-        ours = read("reserved_requests") - self.pending
-        self.answering = np.maximum(_known(read("running"), 0.0), ours)
-        self.busy = self.answering + np.maximum(self.waiting, self.pending)
+        waiting, running, total, active, pending, requests, prompts, *rest = candidates.columns(
+            "waiting",
+            "running",
+            "total_blocks",
+            "active_blocks",
+            "reserved_pending",
+            "reserved_requests",
+            "reserved_prefill_tokens",
+            "reserved_decode_blocks",
+            "prefill_tokens_per_s",
+            "decode_s_per_token",
+            "decode_s_per_block",
+            "block_tokens",
+            "credited_tokens",
+        )
+        reserved, speed, step_s, self.block_s, self.block_tokens, self.credited = rest
+        waiting = _known(waiting, 0.0)  # as reported; ours among them
+        foreign = np.maximum(waiting - pending, _ZERO)
+        self.ahead = prompts + foreign * rules.queued_tokens
+        """Prompt tokens that are computed before this request's."""
+        self.answering = np.maximum(_known(running, 0.0), requests - pending)
+        self.busy = self.answering + np.maximum(waiting, pending)
         """Requests that are there, whatever they do."""
-        self.block_tokens = read("block_tokens")
-        self.blocks = _known(read("total_blocks"), _USUAL_BLOCKS)
-        active = read("active_blocks")
+        self.blocks = _known(total, _USUAL_BLOCKS)
         if isnan(_most(active)):
-            usage = _known(read("kv_usage"), 0.0) * self.blocks
+            usage = _known(candidates.column("kv_usage"), 0.0) * self.blocks
             active = np.where(np.isnan(active), usage, active)
-        self.in_use = active + read("reserved_decode_blocks")
-        idle = self.busy == 0.0
-        self.prefill_speed = _believed(read("prefill_tokens_per_s"), idle, rules, np.maximum)
-        self.step_s = _believed(read("decode_s_per_token"), idle, rules, np.minimum)
+        self.in_use = active + reserved
+        self.prefill_speed = _believed(speed, self.busy, rules, np.maximum)
+        self.step_s = _believed(step_s, self.busy, rules, np.minimum)
 
 
 def cost(request: Request, candidates: Candidates, rules: CostRules) -> Cost:
     """What this request costs at each of the candidates."""
-    return _cost(request, candidates, rules, _Engines(candidates, rules))
+    seconds = np.zeros((len(PARTS), len(candidates)))
+    if candidates:
+        _fill(seconds, request, candidates, rules, _Engines(candidates, rules))
+    return Cost(seconds)
 
 
 def expected(request: Request, candidates: Candidates, rules: CostRules) -> Expected:
     """What the client of this request waits for at each of the candidates."""
-    engines = _Engines(candidates, rules)
-    parts = _cost(request, candidates, rules, engines)
-    answer = _answer(request, rules)
-    step = engines.step_s + parts.slowdown / answer if answer > 0 else parts.slowdown
+    seconds = np.zeros((len(PARTS), len(candidates)))
+    parts = Cost(seconds)
+    step, answer = parts.slowdown, _answer(request, rules)
+    if candidates:
+        engines = _Engines(candidates, rules)
+        _fill(seconds, request, candidates, rules, engines)
+        if answer > 0:
+            step = engines.step_s + step / answer
     return Expected(
         first_token=np.minimum(
             parts.wait + parts.compute + parts.transfer + parts.pressure, _MOST_S
@@ -195,35 +229,32 @@ def _answer(request: Request, rules: CostRules) -> int:
     return min(request.output_tokens, rules.answer_tokens)
 
 
-def _cost(request: Request, candidates: Candidates, rules: CostRules, engines: _Engines) -> Cost:
-    found = Cost(len(candidates))
-    speed = engines.prefill_speed
-    credited = candidates.column("credited_tokens")
-    lacks = np.maximum(request.prompt_tokens - credited, 0.0)
-    foreign = np.maximum(engines.waiting - engines.pending, 0.0)
-    ahead = candidates.column("reserved_prefill_tokens") + foreign * rules.queued_tokens
+def _fill(
+    seconds: Seconds, request: Request, candidates: Candidates, rules: CostRules, engines: _Engines
+) -> None:
+    """Write the parts that are not 0. A step over all candidates costs by the step more than by the
+    candidate."""
+    prompt, answer = request.prompt_tokens, _answer(request, rules)
+    speed, busy, credited = engines.prefill_speed, engines.busy, engines.credited
+    lacks = np.maximum(prompt - credited, _ZERO)
     weight = rules.coming + rules.harm * engines.answering
-    answer = _answer(request, rules)
-    np.divide(ahead, speed, found.wait)
+    np.divide(engines.ahead, speed, seconds[_WAIT])
     if not request.prefilled:
-        np.divide(lacks, speed, found.compute)
-        np.multiply(weight, found.compute, found.stall)
+        compute = np.divide(lacks, speed, seconds[_COMPUTE])
+        np.multiply(weight, compute, seconds[_STALL])
     if answer > 0:
-        block_s = candidates.column("decode_s_per_block")
-        held = min(request.prompt_tokens + answer, rules.usual_tokens) / engines.block_tokens
-        crowd = engines.busy * held
-        growth = engines.busy * (engines.step_s * rules.batch_growth)
-        read_s = block_s * np.maximum(engines.in_use, crowd)
-        np.multiply(growth + read_s, answer, found.slowdown)
-        np.multiply(growth + block_s * crowd, rules.harm * answer, found.crowding)
-    _press(engines, (lacks + answer) / engines.block_tokens, rules, out=found.pressure)
+        crowd = busy * (min(prompt + answer, rules.usual_tokens) / engines.block_tokens)
+        growth = busy * (engines.step_s * rules.batch_growth)
+        read_s = engines.block_s * np.maximum(engines.in_use, crowd)
+        np.multiply(growth + read_s, answer, seconds[_SLOWDOWN])
+        np.multiply(growth + engines.block_s * crowd, rules.harm * answer, seconds[_CROWDING])
+    _press(engines, lacks, answer, rules, out=seconds[_PRESSURE])
     if request.peer is not None:
-        found.transfer[:] = _transfer(request, request.peer, candidates, lacks)
+        seconds[_TRANSFER] = _transfer(request, request.peer, candidates, lacks)
     if request.twins and max(request.twins.values()) >= rules.few_twins:
-        saved = np.minimum(credited, request.prompt_tokens) / speed
+        saved = np.minimum(credited, prompt) / speed
         beyond = _beyond(request.twins, candidates, rules)
-        np.multiply(beyond, (1.0 + weight) * saved, found.herd)
-    return found
+        np.multiply(beyond, (1.0 + weight) * saved, seconds[_HERD])
 
 
 def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: CostRules) -> Column:
@@ -231,16 +262,17 @@ def _beyond(twins: Mapping[EndpointId, int], candidates: Candidates, rules: Cost
     ids = candidates.ids
     given = np.fromiter((twins.get(ident, 0) for ident in ids), np.float64, len(ids))
     fair = rules.twin_share * (float(np.add.reduce(given)) + 1.0) / max(1, len(ids))
-    return np.maximum(given + 1.0 - max(float(rules.few_twins), fair), 0.0)
+    beyond: Column = np.maximum(given + 1.0 - max(float(rules.few_twins), fair), _ZERO)
+    return beyond
 
 
-def _press(engines: _Engines, wanted: Column, rules: CostRules, *, out: Column) -> None:
+def _press(engines: _Engines, lacks: Column, answer: int, rules: CostRules, *, out: Column) -> None:
     """Seconds until the blocks that this request lacks have been given back."""
-    short = engines.in_use + wanted - engines.blocks
+    short = engines.in_use + (lacks + answer) / engines.block_tokens - engines.blocks
     if _most(short) > 0.0:
         answer_s = rules.answer_tokens * engines.step_s
         blocks = np.maximum(engines.blocks, 1.0)
-        np.divide(answer_s * np.maximum(short, 0.0), blocks, out)
+        np.divide(answer_s * np.maximum(short, _ZERO), blocks, out)
 
 
 def _transfer(request: Request, peer: Endpoint, candidates: Candidates, lacks: Column) -> Column:
@@ -252,11 +284,9 @@ def _transfer(request: Request, peer: Endpoint, candidates: Candidates, lacks: C
     return seconds
 
 
-def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) -> Column:
+def _believed(measured: Column, busy: Column, rules: CostRules, faster: np.ufunc) -> Column:
     """Speeds or times, drawn to the middle one by as much as chance explains, and those that have
     nothing to do no slower than the limit. `faster` gives the faster of two."""
-    if not len(measured):
-        return measured
     lowest, highest = measured.item(measured.argmin()), _most(measured)
     if lowest == highest:
         return measured
@@ -264,24 +294,29 @@ def _believed(measured: Column, idle: Mask, rules: CostRules, faster: np.ufunc) 
     ordered = measured.copy()
     ordered.partition(half)
     middle = ordered.item(half)
+    if highest / alike <= middle <= lowest * alike:
+        ordered.fill(middle)
+        return ordered
     drawn: Column = np.minimum(np.maximum(middle, measured / alike), measured * alike)
     least = min(max(middle, lowest / alike), lowest * alike)
     most = min(max(middle, highest / alike), highest * alike)
     if most <= rules.slowest * least:
         return drawn
     limit = most / rules.slowest if faster is np.maximum else least * rules.slowest
-    return np.where(idle, faster(drawn, limit), drawn)
+    return np.where(busy == 0.0, faster(drawn, limit), drawn)
 
 
 def _summed(seconds: Column) -> Column:
     total: Column = np.add.reduce(seconds)
-    return np.minimum(total, _MOST_S)
+    if len(total) and _most(total) > _MOST_S:
+        return np.minimum(total, _MOST_S)
+    return total
 
 
 def _most(column: Column) -> float:
-    """The largest number, NaN where there is one among them, 0 of none. Takes a third of what
+    """The largest number of one at least, NaN where there is one among them. Takes a third of what
     numpy's own reduction takes."""
-    return column.item(column.argmax()) if len(column) else 0.0
+    return column.item(column.argmax())
 
 
 def _known(column: Column, else_all: float) -> Column:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, NewType, Self
 
+from .quick import quick
+
 PoolId = NewType("PoolId", str)
 """`namespace/name` of an InferencePool, or the configured name of a pool."""
 
@@ -126,6 +128,7 @@ class Lora:
     """The model that they adapt, by the name that the engine serves it under; empty: not known."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What an endpoint has to do, as known at this instant.
@@ -169,6 +172,7 @@ class Load:
         return max(self.waiting, self.reserved_pending)
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """How fast an engine works, as observed; the defaults are safe priors for one 8B model on one
@@ -187,6 +191,7 @@ class Speeds:
     """What a handoff costs however short the prompt is."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One candidate as the state path saw it when the request arrived."""
@@ -204,6 +209,7 @@ class Endpoint:
     speeds: Speeds = Speeds()
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One inference request, parsed and hashed, before an endpoint is chosen."""
@@ -300,6 +306,7 @@ class ScoreRow:
     queue: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A part of a request that others may do in place of the first chosen: who, or why nobody."""
@@ -320,6 +327,7 @@ class Stage:
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Where a request goes and why. The only source of metrics, logs and `/debug/decisions`."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from epp.bodies.usage import Usage
 from epp.errors import Refusal
+from epp.framework.quick import quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class Progress(Protocol):
         may well still be running (docs/decisions/0002)."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """Send the request to `destination`."""

@@ -30,7 +30,7 @@ from epp.framework import (
 from .ballot import Ballot, Why
 from .plan.live import BuiltProfile, Named, Rater
 from .ratings import Ratings
-from .scores import MAX_ROWS, ScoreTable
+from .scores import MAX_ROWS, ScoreTable, best_first
 
 TIE = 1e-9
 """Ratings closer than this are equal: sums of floats differ in their last bits."""
@@ -72,14 +72,16 @@ def schedule(
     totals = rated.totals()
     picked = _picked(totals, profile, chance, ballot)
     chosen = tuple([left[row] for row in picked])
-    tied = int(np.count_nonzero(_are_best(totals)))
+    best = best_first(totals, rows + len(picked))
     if len(rated.weights) < len(profile.scorers):
         lost = [rater.name for rater in profile.scorers if rater.name not in rated.weights]
         notes += [f"without {name}" for name in lost]
     return Selection(
         chosen=chosen,
-        reasons=(*_reasons(request, chosen[0], tied), *notes),
-        table=ScoreTable(left, totals, rated.scores, tuple(rated.weights), picked, most=rows)
+        reasons=(*_reasons(request, chosen[0], _tied(totals, best)), *notes),
+        table=ScoreTable(
+            left, totals, rated.scores, tuple(rated.weights), _listed(best, picked, rows)
+        )
         if profile.scorers
         else (),
         left=left,
@@ -195,6 +197,20 @@ def _best(totals: Column) -> list[int]:
     """Rows of the highest rating; there is one at least."""
     best: list[int] = _are_best(totals).nonzero()[0].tolist()
     return best
+
+
+def _tied(totals: Column, best: list[int]) -> int:
+    """How many have the highest rating. `best`: rows of the highest ones, the highest first."""
+    if len(best) > 1 and totals.item(best[1]) < totals.item(best[0]) - TIE:
+        return 1
+    return int(np.count_nonzero(_are_best(totals)))
+
+
+def _listed(best: list[int], picked: list[int], most: int) -> list[int]:
+    """The picked rows, then the best of the others, at most so many."""
+    if best[: len(picked)] != picked:
+        best = [*picked, *[row for row in best if row not in picked]]
+    return best[:most]
 
 
 def _are_best(totals: Column) -> Mask:

@@ -27,13 +27,10 @@ class ScoreTable(Sequence[ScoreRow]):
         totals: Column,
         scores: NDArray[np.float64],
         names: Sequence[str],
-        chosen: Sequence[int],
-        *,
-        most: int = MAX_ROWS,
+        listed: Sequence[int],
     ) -> None:
-        """`scores`: a row a scorer, of which `names` are in the same order. `chosen` are rows of
-        the candidates. At most `most` rows stay."""
-        listed = _best(totals, chosen, most)
+        """`scores`: a row a scorer, of which `names` are in the same order. `listed`: rows of the
+        candidates that stay, in their order."""
         rows = np.array(listed, np.intp)
         ids, addresses = candidates.ids, candidates.addresses
         self._ids = [ids[row] for row in listed]
@@ -72,11 +69,10 @@ class ScoreTable(Sequence[ScoreRow]):
         )
 
 
-def _best(totals: Column, chosen: Sequence[int], most: int) -> list[int]:
-    order: list[int] = totals.argsort()[: -most - len(chosen) - 1 : -1].tolist()
-    if order[: len(chosen)] != chosen:
-        order = [*chosen, *[row for row in order if row not in chosen]]
-    return order[:most]
+def best_first(totals: Column, most: int) -> list[int]:
+    """Rows of the highest ratings, at most so many."""
+    order: list[int] = totals.argsort()[: -most - 1 : -1].tolist()
+    return order
 
 
 def _match(tokens: float, credited: float, precise: float) -> Match:

@@ -14,6 +14,7 @@ import structlog
 
 from epp.errors import Refusal, Saturated
 from epp.framework import Request
+from epp.framework.quick import quick
 
 from .apis import catalog, passthrough, rewrite
 from .apis.prompt import Parsed, TextPrompt
@@ -35,6 +36,7 @@ _NONE = nullcontext()
 log = structlog.get_logger(__name__)
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Understood:
     request: Request

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from epp.framework.quick import quick
 from epp.state.blocks import Media
 
 MAX_TEXT_BYTES = 1024 * 1024
@@ -67,6 +68,7 @@ class TextPrompt:
 Prompt = TokenPrompt | TextPrompt
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """One request as far as a parser understood it."""
