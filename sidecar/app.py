@@ -221,11 +221,6 @@ class Sidecar:
         """Where prefill legs are taken without a key; None when they are not."""
         return self._relay.leg_port
 
-    @property
-    def events_endpoint(self) -> str | None:
-        """Where KV events are expected; tells the port when bound to port 0."""
-        return None if self._following is None else self._following.endpoint
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Sidecar"]:
         """Serve inside this context. On leaving, what is still in flight is cut."""

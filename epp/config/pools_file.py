@@ -24,7 +24,6 @@ from .serve import ServeSettings, fault_of, flag_of
 from .values import matching
 
 MAX_POOLS = 64
-EVERY_HOST = "*"
 
 OF_ONE_POOL = (
     "pool_namespace",

@@ -155,10 +155,6 @@ def where(found: Object) -> str:
     return f"{text(found, 'kind')} {namespace_of(found)}/{text(found, 'metadata', 'name')}"
 
 
-def group_of(found: Object) -> str:
-    return text(found, "apiVersion").rpartition("/")[0]
-
-
 def _flat(objects: Iterable[Object]) -> Iterator[Object]:
     for one in objects:
         if text(one, "kind").endswith("List") and isinstance(at(one, "items"), list):

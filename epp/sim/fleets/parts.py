@@ -261,13 +261,6 @@ class Parts:
         return f"tcp://{HOST}:{ports.state}"
 
 
-def _write_secret(path: Path, secret: str) -> None:
-    """A file that nobody else can read, not even for a moment."""
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secret + "\n")
-
-
 def own_command(*arguments: str) -> tuple[str, ...]:
     """A command of ours, run by this very interpreter; the working directory is not searched."""
     return (sys.executable, "-P", "-m", "epp.cli", *arguments)

@@ -30,7 +30,6 @@ MAX_ENTRIES = 500_000
 LEASE_MS = 10_000
 TTL_MS = 600_000
 """Logs and snapshots that nobody writes any more are gone after this."""
-MAX_STREAMS = 64
 
 
 def log_key(pool: PoolId, stream: int = 0) -> str:
