@@ -140,10 +140,3 @@ class NoEndpoint(Refusal):
     status = 503
     code = "ServiceUnavailable"
     kind = "service_unavailable"
-
-
-class ShuttingDown(Refusal):
-    reason = "rejected-shutting-down"
-    status = 503
-    code = "ServiceUnavailable"
-    kind = "service_unavailable"
