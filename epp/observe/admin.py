@@ -18,6 +18,7 @@ from epp.state.pool import PoolState
 from . import overview, probe
 from .bearer import bearer
 from .explain import MAX_DECISIONS, Explain
+from .guide import guide
 from .merge import merged
 from .metrics import Metrics
 from .process import ProcessMetrics
@@ -67,7 +68,7 @@ def metrics_app(
             body=(await asyncio.to_thread(text)).encode(), headers={"content-type": TEXT_FORMAT}
         )
 
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[guide])
     app.router.add_get("/metrics", page)
     app.router.add_get("/healthz", _alive)
     return app
@@ -83,7 +84,8 @@ def pools_app(apps: Mapping[str, web.Application], *, token: str | None) -> web.
         return _json({"pools": [{"name": name, "pages": f"/pools/{name}"} for name in apps]})
 
     app = web.Application(
-        client_max_size=MAX_BODY_BYTES, middlewares=[] if token is None else [bearer(token)]
+        client_max_size=MAX_BODY_BYTES,
+        middlewares=[guide] if token is None else [bearer(token), guide],
     )
     app.router.add_get("/pools", names)
     app.router.add_get("/healthz", _alive)
@@ -157,7 +159,8 @@ def admin_app(
         return await mode(request)
 
     app = web.Application(
-        client_max_size=MAX_BODY_BYTES, middlewares=[] if token is None else [bearer(token)]
+        client_max_size=MAX_BODY_BYTES,
+        middlewares=[guide] if token is None else [bearer(token), guide],
     )
     app.router.add_get("/debug/decisions", decisions)
     app.router.add_get("/debug/endpoints", endpoints)

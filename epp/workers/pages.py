@@ -17,6 +17,7 @@ from epp.observe.admin import MAX_BODY_BYTES, TEXT_FORMAT
 from epp.observe.bearer import bearer
 from epp.observe.catalogue import HOST
 from epp.observe.explain import MAX_DECISIONS
+from epp.observe.guide import guide
 from epp.observe.merge import merged
 
 from .process import Worker
@@ -76,7 +77,7 @@ def metrics_app(workers: Sequence[Worker], asking: Asking) -> web.Application:
             body=(_own(workers) + text).encode(), headers={"content-type": TEXT_FORMAT}
         )
 
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[guide])
     app.router.add_get("/metrics", page)
     app.router.add_get("/healthz", _alive)
     return app
@@ -124,7 +125,8 @@ def admin_app(
         )
 
     app = web.Application(
-        client_max_size=max_probe_bytes, middlewares=[] if token is None else [bearer(token)]
+        client_max_size=max_probe_bytes,
+        middlewares=[guide] if token is None else [bearer(token), guide],
     )
     app.router.add_get("/debug/decisions", decisions)
     for path in _FROM_ONE:

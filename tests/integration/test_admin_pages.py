@@ -64,6 +64,27 @@ async def test_the_admin_port_shows_decisions_and_endpoints() -> None:
         assert await get(session, f"{base}/healthz") == (200, "ok\n")
 
 
+async def test_a_page_that_is_not_there_is_answered_with_those_that_are() -> None:
+    async with pages() as (_, admin_base, metrics_base, session):
+        for base, page in ((admin_base, "/debug/decisions"), (metrics_base, "/metrics")):
+            status, listed = await get(session, f"{base}/")
+            assert (status, listed.splitlines()[0][0]) == (200, "/")
+            assert page in listed.splitlines()
+            status, told = await get(session, f"{base}/debug/decision")
+            assert status == 404
+            assert told == f"there is no such page; there are\n{listed}"
+        async with session.post(f"{admin_base}/debug/state", json={}) as answer:
+            assert (answer.status, answer.headers["allow"]) == (405, "GET,HEAD")
+            assert await answer.text() == "this page is for GET, HEAD only\n"
+
+
+async def test_a_list_of_pages_asks_for_the_token_as_the_pages_do() -> None:
+    async with pages(TOKEN) as (_, base, _, session):
+        status, told = await get(session, f"{base}/")
+        assert status == 401
+        assert "/debug" not in told
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "9" * 40, ""])
 async def test_a_limit_out_of_range_is_answered_with_the_range(limit: str) -> None:
     async with pages() as (_, base, _, session):
