@@ -7,7 +7,6 @@ with the same headers. A key's id is made from the key: that two sides hold diff
 told from a forgery.
 """
 
-import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Sequence
@@ -74,7 +73,7 @@ def mac(key: bytes, parts: Sequence[str]) -> str:
     """HMAC-SHA256 in hex. Each part is preceded by its length: no two lists give one text."""
     encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
     text = b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
-    return hmac.new(key, text, hashlib.sha256).hexdigest()
+    return hmac.digest(key, text, "sha256").hex()
 
 
 def _mac(key: bytes, named: Named, expiry: int) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from epp.distribution import Distributions
+
 PREFIX = "epp_sidecar_"
 
 
@@ -36,3 +38,26 @@ class Declared:
     def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         self.rows.append(Row(PREFIX + name, "histogram", labels, text))
         return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
+
+    def distributions(
+        self, name: str, text: str, buckets: Sequence[float], *labels: str
+    ) -> Distributions:
+        """The same for what every request is measured with."""
+        self.rows.append(Row(PREFIX + name, "histogram", labels, text))
+        return Distributions(PREFIX + name, text, labels, bounds=buckets, registry=self.registry)
+
+
+class Labelled:
+    """A counter whose sets of labels are looked up once; whoever chooses them keeps them few."""
+
+    __slots__ = ("_counter", "_found")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._found: dict[tuple[str, ...], Counter] = {}
+
+    def of(self, *labels: str) -> Counter:
+        found = self._found.get(labels)
+        if found is None:
+            found = self._found[labels] = self._counter.labels(*labels)
+        return found

@@ -6,6 +6,7 @@ as addresses, ports as numbers: a member's other ports are as foreign as any oth
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from epp.config.endpoints_file import ROLE_LABEL, EndpointEntry
@@ -40,6 +41,7 @@ class Allowed:
         return None if self.targets else next(iter(self.refused), "no-targets")
 
 
+@lru_cache(maxsize=1024)
 def address(text: str) -> str:
     """The one spelling of an address; an IPv4 peer of an IPv6 socket is an IPv4 address."""
     try:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .http.client import Answer, Call, Upstream
+from .http.client import Answer, Asked, Call, Listener, Upstream
 from .transfer.targets import Target
 
 HEADER = b"x-data-parallel-rank"
@@ -39,5 +39,13 @@ class Ranked:
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> Answer:
         return await self.inner.send_to(target, call, plain=plain)
 
+    def ask(self, listener: Listener, call: Call, *, once: bool) -> Asked:
+        return self.inner.ask(listener, self._named(call), once=once)
+
+    def ask_at(self, target: Target, listener: Listener, call: Call) -> Asked:
+        return self.inner.ask_at(target, listener, call)
+
     def _named(self, call: Call) -> Call:
+        if call.lines is not None:
+            return replace(call, lines=b"%b%b: %b\r\n" % (call.lines, *self._field))
         return replace(call, fields=[*call.fields, self._field])

@@ -7,8 +7,7 @@ says why. Time is linear in the text; nesting is bounded by the decoder.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -23,14 +22,19 @@ INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
 """Inside a value: all up to the next bracket, or up to a string that is not whole."""
 
 
+_PLAIN = re.compile(rb'"([^"\\]*)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s,"{}\[\]]+)', re.DOTALL)
+"""A member whose name has no escapes and whose value holds no others: most are so."""
+_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
+
+
 class NotAnObjectError(EppError):
     """The text is not one JSON object in strict UTF-8 JSON, or nests too deeply."""
 
     reason = "not-json"
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One member: its decoded name, and offsets of its key, its value and its end."""
 
     name: str
@@ -39,23 +43,38 @@ class Member:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
 class Body:
     """A JSON object as it was sent. Duplicate names are kept; the last of them counts."""
 
-    raw: bytes
-    members: tuple[Member, ...]
-    fields: Mapping[str, msgspec.Raw]
-    """The value of each name, undecoded."""
+    __slots__ = ("_read", "fields", "raw")
+
+    def __init__(self, raw: bytes, fields: Mapping[str, msgspec.Raw], readable: bytes) -> None:
+        """`readable`: a text of the same length in which its members are found."""
+        self.raw = raw
+        self.fields = fields
+        """The value of each name, undecoded."""
+        self._read: bytes | tuple[Member, ...] = readable
 
     @classmethod
     def read(cls, raw: bytes) -> Self:
         """Raises NotAnObjectError."""
         try:
-            fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+            fields = _DECODER.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise NotAnObjectError("The text is not a JSON object.") from error
-        return cls(raw, _members(raw), fields)
+        return cls(raw, fields, raw)
+
+    def over(self, raw: bytes) -> Self:
+        """The same members of another text, in which they stand at the same places."""
+        return type(self)(raw, self.fields, self.raw)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """In their order. They are looked for when they are first needed."""
+        found = self._read
+        if isinstance(found, bytes):
+            found = self._read = _members(found)
+        return found
 
     def value(self, name: str) -> bytes | None:
         """The text of this member's value, or None when there is no such member."""
@@ -68,6 +87,9 @@ class Body:
         A name of `put` that stands in the text keeps its place; others are added at the end, right
         before the closing brace.
         """
+        fields = self.fields
+        if fields.keys().isdisjoint(put) and fields.keys().isdisjoint(drop):
+            return self._extended(put, first=not fields)
         pieces: list[bytes] = []
         done = 0  # offset up to which the text has been taken over
         kept = 0  # end of the last member that stays; 0 while there is none
@@ -88,11 +110,17 @@ class Body:
                 done = member.end
                 missing.pop(member.name, None)
             kept = member.end
-        close = self.raw.rindex(b"}")
-        added = [b"%s:%s" % (msgspec.json.encode(name), value) for name, value in missing.items()]
-        if added and kept:
+        return b"".join((*pieces, self._extended(missing, first=not kept, since=done)))
+
+    def _extended(self, put: Mapping[str, bytes], *, first: bool, since: int = 0) -> bytes:
+        """This text from an offset on, with these members at its end; `first`: no others stand
+        before them."""
+        raw = self.raw
+        close = raw.rindex(b"}")
+        added = [b"%b:%b" % (msgspec.json.encode(name), value) for name, value in put.items()]
+        if added and not first:
             added.insert(0, b"")
-        return b"".join((*pieces, self.raw[done:close], b",".join(added), self.raw[close:]))
+        return b"".join((raw[since:close], b",".join(added), raw[close:]))
 
 
 def _members(raw: bytes) -> tuple[Member, ...]:
@@ -100,10 +128,16 @@ def _members(raw: bytes) -> tuple[Member, ...]:
     found = []
     at = _gap(raw, raw.index(b"{") + 1)
     while raw[at] != 0x7D:  # }
+        plain = _PLAIN.match(raw, at)
+        if plain is not None:
+            value, end = plain.span(2)
+            found.append(Member(plain[1].decode(), at, value, end))
+            at = _gap(raw, end)
+            continue
         key_end = _string(raw, at)
         value = _gap(raw, key_end)
         end = _value_end(raw, value)
-        found.append(Member(msgspec.json.decode(raw[at:key_end], type=str), at, value, end))
+        found.append(Member(_TEXT.decode(raw[at:key_end]), at, value, end))
         at = _gap(raw, end)
     return tuple(found)
 

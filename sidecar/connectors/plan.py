@@ -15,9 +15,10 @@ from sidecar.transfer.redaction import NAME
 from sidecar.transfer.targets import Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Meeting:
-    """One prefill leg: what both legs may agree by before either is sent."""
+    """One prefill leg: what both legs may agree by before either is sent. Never changed once it is
+    made."""
 
     leg: str
     """The leg's id, unique in the pool."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
+from epp.protocol import REQUEST_ID
 from sidecar.transfer.targets import Target
 
 from . import headers
@@ -15,6 +16,8 @@ from .headers import CONTENT_LENGTH, Fields, RawHeaders
 from .incoming import Incoming
 from .shapes import AnswerShape
 from .upload import Content, Upload
+
+_REQUEST_ID = REQUEST_ID.encode()
 
 Wait = Awaitable[None] | None
 """None when the writer may go on at once, else what it has to wait for."""
@@ -29,13 +32,21 @@ class Head:
 
     status: int
     reason: str
-    fields: RawHeaders
+    given: RawHeaders = ()
+    """The fields, where there is no shape."""
     request_id: str | None = None
     """Takes the place of the engine's `x-request-id`, if that answers with one."""
     shape: AnswerShape | None = None
     """Of the names of `fields`, from a reader that has looked it up."""
     worth: Sequence[bytes] = ()
     """The values of `fields`, beside a shape."""
+
+    @property
+    def fields(self) -> RawHeaders:
+        """Names and values as they were sent, in order. Made anew each time."""
+        if self.shape is None:
+            return self.given
+        return list(zip(self.shape.names, self.worth, strict=True))
 
     @property
     def content(self) -> headers.Content:
@@ -54,7 +65,9 @@ class Head:
         return next(found, b"").decode("latin-1")
 
     def under(self, request_id: str | None) -> "Head":
-        """The same, under the client's own id."""
+        """The same, under the client's own id, where the engine answered with one."""
+        if self.shape is not None and _REQUEST_ID not in self.shape.at:
+            return self
         return replace(self, request_id=request_id)
 
 
@@ -194,6 +207,16 @@ class Line(Protocol):
         """End the connection at once."""
 
 
+class Asked(Protocol):
+    """A request under way whose answer a `Listener` is told. Nobody's once the answer has ended."""
+
+    def read_on(self, reads: bool, /) -> None:
+        """Whether more of the answer is wanted at present."""
+
+    def drop(self) -> None:
+        """End it at once. Its listener is told nothing more."""
+
+
 class Lines(Protocol):
     """Connections to the engine."""
 
@@ -237,6 +260,16 @@ class Upstream(Protocol):
 
         `plain`: to a port of an engine that speaks no TLS, whatever sidecars do.
         """
+
+    def ask(self, listener: Listener, call: Call, *, once: bool) -> Asked:
+        """Send a request whose body is here to the engine, and tell `listener` what comes.
+
+        It returns at once and tells nothing yet. With `once` the request is never repeated: it
+        goes over a connection that is new or was in use a moment ago. Otherwise as `send` does.
+        """
+
+    def ask_at(self, target: Target, listener: Listener, call: Call) -> Asked:
+        """The same to another sidecar, as `send_to` does."""
 
 
 def engine_at(url: str) -> Target:

@@ -29,10 +29,17 @@ Over = Callable[[Coroutine[None, None, None] | None], None]
 log = structlog.get_logger(__name__)
 
 
-def is_plain(incoming: Incoming) -> bool:
-    """Whether a head asks for nothing but to be passed on."""
+class Served(Protocol):
+    """An exchange that is served without a task."""
+
+    def cancel(self) -> None:
+        """The client has left."""
+
+
+def may_go_directly(incoming: Incoming) -> bool:
+    """Whether a head asks for nothing but to be passed on, or split."""
     shape, target = incoming.shape, incoming.target
-    if shape is None or not shape.is_plain or incoming.on_leg_port:
+    if shape is None or not (shape.is_plain or shape.splits) or incoming.on_leg_port:
         return False
     if not target.startswith("/") or target.startswith("/health") or incoming.method == "CONNECT":
         return False
@@ -197,9 +204,12 @@ class Direct:
     # --- the end
 
     def cancel(self) -> None:
-        """The client has left, or the sidecar ends."""
         self._drop()
         self._finish()
+
+    def cut(self) -> None:
+        """The sidecar ends."""
+        self.cancel()
 
     def sweep(self, now: float, idle_s: float, total_s: float) -> None:
         """Give up what takes too long; called from time to time."""

@@ -9,7 +9,9 @@ from epp.protocol import (
     PICKER_HEADERS,
     REQUEST_ID,
     ROUTING_HEADERS,
+    TIMEOUT_MS,
 )
+from epp.tracing.context import TRACEPARENT, TRACESTATE
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 Fields = list[tuple[bytes, bytes]]
@@ -24,6 +26,9 @@ CONTENT_LENGTH = b"content-length"
 _NOT_FOR_ENGINES = frozenset({_EXPECT, *_HOP_BY_HOP, *_INTERNAL})
 _NOT_BESIDE_LENGTH = _NOT_FOR_ENGINES | {CONTENT_LENGTH}
 _NOT_FOR_LEGS = _NOT_BESIDE_LENGTH | {_REQUEST_ID, _ACCEPT_ENCODING}
+_NOT_FOR_ALL_LEGS = _NOT_FOR_LEGS | {
+    name.encode() for name in ("host", TRACEPARENT, TRACESTATE, *TIMEOUT_MS)
+}
 _KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
 _LASTING = frozenset({b"", b"keep-alive", b"close"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
@@ -80,6 +85,11 @@ def for_leg(headers: RawHeaders, request_id: str, length: int) -> Fields:
         (_ACCEPT_ENCODING, b"identity"),
         (_REQUEST_ID, request_id.encode()),
     ]
+
+
+def is_of_all_legs(key: bytes) -> bool:
+    """Whether all legs of a request get this field (in lower case) as the client sent it."""
+    return key not in _NOT_FOR_ALL_LEGS
 
 
 def without(fields: Fields, name: bytes) -> Fields:

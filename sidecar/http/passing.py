@@ -94,9 +94,9 @@ class Passing:
     def whole(self, body: bytes) -> bytes:
         """All that is sent of a body that is here completely, in the place of `feed` and
         `finish`."""
-        if self._usage is None and (self._make is None or not may_name(body)):
-            return body
-        return self._filtered(body) + self._rest()
+        if self._make is not None and may_name(body):
+            return self._filtered(body) + self._rest()
+        return body if self._usage is None else self._usage.feed(body) + self._usage.finish()
 
     @property
     def rests(self) -> bool:

@@ -22,6 +22,7 @@ _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
 _DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
 _USAGE = b'"usage"'
+_COUNTS = (b'"cached_tokens"', b'"cache_read_input_tokens"')
 _COUNT = re.compile(rb"[0-9]+")
 _HOLDERS = ("response", "message")
 """Objects that hold the usage one level down (responses, messages)."""
@@ -95,7 +96,7 @@ class Recounted:
 
     def _text(self, text: bytes) -> bytes:
         count = self._count()
-        if count is None or _USAGE not in text:
+        if count is None or _USAGE not in text or not any(name in text for name in _COUNTS):
             return text
         return recounted(text, count)
 

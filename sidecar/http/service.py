@@ -15,18 +15,22 @@ import structlog
 from sidecar.proxy import Journal, Limits, Outcome, Readiness
 from sidecar.transfer.course import Course
 from sidecar.transfer.door import Caller, Door, Verdict
+from sidecar.transfer.handover import Handover
 from sidecar.transfer.legs import LEG_HEADER
 from sidecar.transfer.metrics import HandoffMetrics
+from sidecar.transfer.reading import Visit
+from sidecar.transfer.split import Later
 
 from . import headers, intake, refusals
 from .client import Answer, Call, Client, Lines, NearClient, Upstream
-from .direct import Direct, Over, is_plain
+from .direct import Direct, Over, Served, may_go_directly
 from .exchange import Exchange
 from .idle import Idle
 from .incoming import Incoming
 from .measuring import Measuring
 from .passage import Passage
 from .refusals import LegError, Refused
+from .splitting import Splitting
 from .upload import Content, Upload
 
 OUTCOMES = {
@@ -62,7 +66,7 @@ class Service:
     store: intake.Store = field(init=False)
     running: set["asyncio.Task[None]"] = field(default_factory=set, init=False)
     """The tasks of exchanges that have begun and not ended."""
-    directs: set[Direct] = field(default_factory=set, init=False)
+    directs: set[Direct | Splitting] = field(default_factory=set, init=False)
     """Those that need no task."""
 
     def __post_init__(self) -> None:
@@ -106,7 +110,7 @@ class Service:
     async def cut(self, within_s: float) -> None:
         """End all that is in flight: what outlives its client, to free another engine's blocks."""
         for direct in tuple(self.directs):
-            direct.cancel()
+            direct.cut()
         left = self.running - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -253,12 +257,13 @@ class Service:
 
     # --- the plain way without a task; see `direct`
 
-    def direct(self, client: NearClient, body: bytes, lines: Lines, over: Over) -> Direct | None:
-        """Begin to serve a request whose body is here; None where only `serve` can."""
+    def direct(self, client: NearClient, body: bytes, lines: Lines, over: Over) -> Served | None:
+        """Begin to serve a request whose body is here; None where only `serve` can, or where a task
+        was given to `over` already."""
         incoming, size = client.incoming, len(body)
         limits, held = self.limits, self.store.held_bytes
         if (
-            not is_plain(incoming)
+            not may_go_directly(incoming)
             or size > min(intake.INLINE_BYTES, limits.max_body_bytes, limits.max_held_bytes - held)
             or self.in_flight >= limits.max_in_flight
             or intake.may_hold(body)
@@ -268,6 +273,18 @@ class Service:
         exchange = Exchange(incoming, now if incoming.arrived is None else incoming.arrived)
         body = self.measuring.begin_at_once(incoming, exchange, body)
         passage = self._passage(client, exchange)
+        if incoming.shape is not None and incoming.shape.splits:
+            visit = Visit(incoming, exchange, passage, client)
+            begun = self.course.at_once(visit, body)
+            if isinstance(begun, Handover):
+                return self._split(visit, client, begun, body, size=size, over=over)
+            if begun is not None:
+                over(
+                    self._in_task(
+                        client, exchange, lambda: self._later(client, passage, body, begun)
+                    )
+                )
+                return None
         if incoming.has_body and incoming.shape is not None:
             written = incoming.shape.engine_lines(incoming.worth, len(body))
             call = Call(incoming.method, incoming.target, [], Content(body), written)
@@ -279,11 +296,11 @@ class Service:
         direct.ask_on(lines)
         return direct
 
-    def left(self, direct: Direct) -> None:
+    def left(self, direct: Direct | Splitting) -> None:
         self._let_go(direct)
         self.journal.ended(direct.exchange.ended(self.clock()))
 
-    def _let_go(self, direct: Direct) -> None:
+    def _let_go(self, direct: Direct | Splitting) -> None:
         self.directs.discard(direct)
         self.store.held_bytes -= direct.size
 
@@ -299,6 +316,48 @@ class Service:
                 await self._sent(direct.passage, direct.call, self.upstream.send_again, idle)
         except LegError as error:
             self.failed(direct.passage, error.refused)
+
+    # --- a split request without a task; see `splitting`
+
+    def _split(
+        self,
+        visit: Visit,
+        client: NearClient,
+        handover: Handover,
+        body: bytes,
+        *,
+        size: int,
+        over: Over,
+    ) -> Splitting:
+        splitting = Splitting(
+            self, client, visit.exchange, visit.passage, handover, body=body, size=size, over=over
+        )
+        self.directs.add(splitting)
+        self.store.held_bytes += size
+        splitting.begin()
+        return splitting
+
+    async def _later(self, client: Client, passage: Passage, body: bytes, later: Later) -> None:
+        """Split it once somebody was waited for."""
+        try:
+            with self.store.share() as held:
+                held.grow(len(body))
+                if not await later():
+                    await self._relay(client, passage, body, trusted=False)
+        except LegError as error:
+            self.failed(passage, error.refused)
+
+    def split(self, splitting: Splitting) -> None:
+        self.course.over(splitting.handover)
+        self.left(splitting)
+
+    def alone(self, splitting: Splitting) -> Coroutine[None, None, None]:
+        self.course.over(splitting.handover)
+        self._let_go(splitting)
+        client, passage, body = splitting.client, splitting.passage, splitting.body
+        return self._in_task(
+            client, splitting.exchange, lambda: self._later(client, passage, body, _not_split)
+        )
 
     def sweep(self) -> None:
         """Give up what takes too long; called from time to time by a shell with directs."""
@@ -317,3 +376,7 @@ class Service:
             passage.cut(outcome)
         else:
             passage.refuse(refused, outcome)
+
+
+async def _not_split() -> bool:
+    return False

@@ -25,6 +25,7 @@ _ASKING = frozenset(
     )
 )
 """Fields of requests that ask for more than to be passed on."""
+_SPLITS, _SEALS = {PREFILLER.encode()}, {HANDOFF.encode()}
 
 
 class _Lines:
@@ -49,9 +50,10 @@ class _Lines:
 class Shape:
     """One sequence of names. Values are given in the same order."""
 
-    __slots__ = ("at", "size")
+    __slots__ = ("at", "names", "size")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
+        self.names = names
         self.size = sum(map(len, names))
         """Bytes of all names."""
         self.at: dict[bytes, tuple[int, ...]] = {}
@@ -69,10 +71,11 @@ class Shape:
 class RequestShape(Shape):
     """The names of a request's fields."""
 
-    __slots__ = ("_lines", "is_plain")
+    __slots__ = ("_legs", "_lines", "is_plain", "splits")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         super().__init__(names)
+        self._legs: _Lines | None = None  # made when a request is split
         keys = [name.lower() for name in names]
         passes = [at for at, key in enumerate(keys) if headers.passes_as_it_is(key)]
         asked = [name for name in names if headers.is_identity_only(name.lower())]
@@ -80,10 +83,28 @@ class RequestShape(Shape):
         self._lines = _Lines(names, passes, fixed)
         self.is_plain = _ASKING.isdisjoint(self.at) and b"host" in self.at
         """Whether no field asks for more than to be passed on; one of HTTP/1.0 may name no host."""
+        asks = _ASKING.intersection(self.at)
+        self.splits = asks - _SEALS == _SPLITS and b"host" in self.at
+        """Whether they ask for a split and for nothing else."""
 
     def engine_lines(self, values: Sequence[bytes], length: int) -> bytes:
         """What `headers.for_engine` gives, as it is written, where `Connection` names nothing."""
         return b"%bcontent-length: %d\r\n" % (self._lines.of(values), length)
+
+    def leg_lines(self, values: Sequence[bytes]) -> bytes:
+        """What all legs of a request have in common of `headers.for_leg`, as it is written, where
+        `Connection` names nothing: all but what a leg has a value of its own for."""
+        lines = self._legs
+        if lines is None:
+            names = self.names
+            passes = [at for at, name in enumerate(names) if headers.is_of_all_legs(name.lower())]
+            lines = self._legs = _Lines(names, passes)
+        return lines.of(values)
+
+    def lines_of(self, name: bytes, values: Sequence[bytes]) -> bytes:
+        """The fields of this name (in lower case) as they are written."""
+        at = self.at.get(name, ())
+        return b"".join([b"%b: %b\r\n" % (self.names[one], values[one]) for one in at])
 
 
 class AnswerShape(Shape):

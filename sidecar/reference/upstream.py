@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import aiohttp
 from yarl import URL
 
-from sidecar.http.client import Call, Head, Take, TakeChunk, engine_at
+from sidecar.http.client import Call, Head, Listener, Take, TakeChunk, engine_at
+from sidecar.http.pumped import Pumped
 from sidecar.http.refusals import (
     BAD_HEADER,
     ENGINE_ABSENT,
@@ -67,6 +68,12 @@ class AiohttpUpstream:
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> "AiohttpAnswer":
         tls = None if plain else self._tls.peers
         return await self._attempt(self._pooled, target, call, SimpleNamespace(), tls)
+
+    def ask(self, listener: Listener, call: Call, *, once: bool) -> Pumped:
+        return Pumped(self.send_once(call) if once else self.send(call), listener)
+
+    def ask_at(self, target: Target, listener: Listener, call: Call) -> Pumped:
+        return Pumped(self.send_to(target, call), listener)
 
     async def _attempt(
         self,

@@ -18,7 +18,7 @@ from typing import Protocol
 from sidecar.guard import address
 from sidecar.http import refusals
 from sidecar.http.client import Client, NearClient, Wait
-from sidecar.http.direct import Direct, Over
+from sidecar.http.direct import Over, Served
 from sidecar.http.incoming import Incoming
 from sidecar.http.intake import INLINE_BYTES
 from sidecar.http.refusals import Refused
@@ -58,7 +58,7 @@ class House(Protocol):
     def serve(self, client: Client) -> Coroutine[None, None, None]:
         """What a task has to do to serve a request."""
 
-    def direct(self, client: NearClient, body: bytes, over: Over) -> Direct | None:
+    def direct(self, client: NearClient, body: bytes, over: Over) -> Served | None:
         """Begin to serve a request whose body is here; None where only a task can."""
 
 
@@ -75,7 +75,7 @@ class ClientConnection(Connection):
         self._ahead = b""  # bytes behind the queue that were not looked at
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None  # serves the turn, or else
-        self._direct: Direct | None = None  # this does, or nobody yet: its body is still coming
+        self._direct: Served | None = None  # this does, or nobody yet: its body is still coming
         self._full = False  # the body's reader is behind
         self._closing = False  # no further request is served
         self._deadline = NEVER  # for what the client has to do next

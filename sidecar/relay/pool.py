@@ -1,4 +1,12 @@
-"""Keeps connections to engines for further requests: a `http.client.Upstream`."""
+"""Keeps connections to engines for further requests: a `http.client.Upstream`.
+
+Rule: what must not be sent twice goes over a connection that is new, or that was put away
+`RECENT_S` ago at most, and is never repeated. An engine closes a connection between two requests
+when it was idle for seconds (uvicorn: 5, and no server that is known to serve engines less than 1),
+or because it ends; so on a recent one a request meets a closed end only where it would on a new
+one. Should it all the same, then its loss is told like any other, nothing is sent again, and who
+sent it does without (rule 7 of `sidecar.handoff`).
+"""
 
 import asyncio
 import socket
@@ -7,17 +15,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 
-from sidecar.http.client import Call, engine_at
+from sidecar.http.client import Asked, Call, Listener, engine_at
 from sidecar.http.refusals import ENGINE_ABSENT, ENGINE_LOST, ENGINE_UNREACHED, LegError
 from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
 from sidecar.trust.tls import PLAIN, ClientTls, Outward
 
+from .asking import Coming, Repeating
 from .connection import Outlet
 from .engines import EngineAnswer, EngineConnection
 
 MAX_SPARE = 1024
 """Connections that are kept for one address; more than these are closed when they are done."""
+RECENT_S = 0.5
+"""How long a connection may have been spare that carries what must not be sent twice."""
 
 
 class Engines:
@@ -61,11 +72,32 @@ class Engines:
         return await self.send_once(call)
 
     async def send_once(self, call: Call) -> EngineAnswer:
-        return await (await self.fresh()).ask(call)
+        return await (self._recent() or await self.fresh()).ask(call)
 
     async def send_again(self, call: Call) -> EngineAnswer:
         self.repeats += 1
-        return await self.send_once(call)
+        return await (await self.fresh()).ask(call)
+
+    def ask(self, listener: Listener, call: Call, *, once: bool) -> Asked:
+        kept = self._recent() if once else self.spare()
+        if kept is None:
+            return Coming(self.fresh(), listener, call)
+        if once:
+            kept.ask_for(listener, call)
+            return kept
+        return Repeating(kept, listener, call, self._ask_again)
+
+    def _ask_again(self, listener: Listener, call: Call) -> Coming:
+        self.repeats += 1
+        return Coming(self.fresh(), listener, call)
+
+    def ask_at(self, target: Target, listener: Listener, call: Call) -> Asked:
+        tls = self._tls.peers
+        kept = self._kept(target, tls)
+        if kept is None:
+            return Coming(self._connect(target, tls), listener, call)
+        kept.ask_for(listener, call)
+        return kept
 
     def spare(self) -> EngineConnection | None:
         """A spare connection to the engine; whoever gets it asks for something on it."""
@@ -98,6 +130,14 @@ class Engines:
             if connection.usable and connection.since >= oldest:
                 return connection
             connection.drop()
+        return None
+
+    def _recent(self) -> EngineConnection | None:
+        """A spare connection to the engine that was in use a moment ago."""
+        kept = self.spare()
+        if kept is None or self._loop.time() - kept.since <= RECENT_S:
+            return kept
+        self._kept_for[kept.to, kept.secure].append(kept)
         return None
 
     def _put_away(self, connection: EngineConnection) -> None:

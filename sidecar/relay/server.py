@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 
 from sidecar.http.client import Client, NearClient
-from sidecar.http.direct import Direct, Over
+from sidecar.http.direct import Over, Served
 from sidecar.http.service import Service
 from sidecar.http.shell import Shell
 from sidecar.proxy import Limits, Listen
@@ -95,7 +95,7 @@ class OwnRelay(Shell):
     def serve(self, client: Client) -> Coroutine[None, None, None]:
         return self._service.serve(client)
 
-    def direct(self, client: NearClient, body: bytes, over: Over) -> Direct | None:
+    def direct(self, client: NearClient, body: bytes, over: Over) -> Served | None:
         if self._service.upstream is not self._engines:
             return None  # something stands between, which adds to what the engine gets
         return self._service.direct(client, body, self._engines, over)

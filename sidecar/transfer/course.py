@@ -15,8 +15,9 @@ from sidecar.http.incoming import Incoming
 from sidecar.http.passage import Passage
 from sidecar.trust.named import Judged, Trust
 
+from .handover import Handover
 from .reading import Visit, read
-from .split import Splitter
+from .split import Later, Splitter
 from .targets import Target
 
 EC_OFF = "ec-off"
@@ -55,6 +56,15 @@ class Course:
         if splits and await self.splitter.serve(visit, body, judged, source):
             return None
         return body if source is None else await self.splitter.alone(request, body, source)
+
+    def at_once(self, visit: Visit, body: bytes) -> Handover | Later | None:
+        """A handoff that can begin, of a request that asks for a split and for nothing else, with a
+        body of `INLINE_BYTES` at most; None where the local engine must serve it alone."""
+        return self.splitter.at_once(visit, body, self.trust.judged(visit.request, self.wall_s()))
+
+    def over(self, handover: Handover) -> None:
+        """One that was begun has ended."""
+        self.splitter.over(handover)
 
     def _source(self, judged: Judged) -> Target | None:
         """Who holds KV of the prompt, as far as that is believed."""

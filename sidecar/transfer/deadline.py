@@ -5,18 +5,22 @@ from clients that it does not trust; the picker says what is left after earlier 
 the shorter one counts, and it only ever shortens what a request is given here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from epp.protocol import TIMEOUT_LEFT_MS, TIMEOUT_MS
 from sidecar.http import headers
 from sidecar.http.headers import Fields
 from sidecar.http.incoming import Incoming
+from sidecar.http.shapes import RequestShape
+
+_NAMES = tuple(name.encode() for name in TIMEOUT_MS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadline:
-    """One request's. `at` in the clock's seconds; None: nobody has said."""
+    """One request's. `at` in the clock's seconds; None: nobody has said. Never changed once it is
+    made."""
 
     at: float | None
     clock: Callable[[], float]
@@ -35,9 +39,20 @@ class Deadline:
 
     def told(self, fields: Fields) -> Fields:
         """A leg's fields, in which what is left stands in the place of what the client had."""
-        left_s = self.left_s
-        if left_s is None:
+        value = self._value
+        if value is None:
             return fields
-        value = b"%d" % max(1, int(left_s * 1000))
-        names = {name.encode() for name in TIMEOUT_MS}
-        return [(key, value if key.lower() in names else old) for key, old in fields]
+        return [(key, value if key.lower() in _NAMES else old) for key, old in fields]
+
+    def lines(self, shape: RequestShape, values: Sequence[bytes]) -> bytes:
+        """Those fields of a leg, as they are written."""
+        value = self._value
+        if value is None:
+            return b"".join([shape.lines_of(name, values) for name in _NAMES])
+        lines = [b"%b: %b\r\n" % (name, value) for name in _NAMES if name in shape.at]
+        return b"".join(lines)
+
+    @property
+    def _value(self) -> bytes | None:
+        left_s = self.left_s
+        return None if left_s is None else b"%d" % max(1, int(left_s * 1000))

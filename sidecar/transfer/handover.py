@@ -1,16 +1,21 @@
 """Drives one handoff: carries out what `Handoff` decides and tells it what happened.
 
-The client's leaving cancels the handler of its request. Here it is an event like any other: the
-handler goes on until the handoff is over, so that a decode leg that must be sent is sent. A second
-cancellation is the sidecar's own end and cuts everything.
+Nothing here waits. Legs, limits and the client's connection call in, each with an event; what is
+to be done about it is done at once, and what that leads to right behind it. Only what goes to a
+client that is slow to take it is waited for (`http.outflow`).
+
+The client's leaving is an event like any other: the handoff goes on until it is over, so that a
+decode leg that must be sent is sent. `cut` is for the sidecar's own end and ends everything.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sidecar.handoff import Handoff
 from sidecar.http import refusals
+from sidecar.http.client import NearClient
+from sidecar.http.outflow import Outflow
 from sidecar.proxy import Journal, Outcome
 
 from .decoding import DecodeLeg
@@ -43,111 +48,167 @@ from .steps import (
 )
 from .tally import Tally
 from .targets import Target
+from .times import Times
 
 HUNG_S = 10.0
 """A prefill pod that got less time than is usual has failed only when it got so much at least."""
+_CLIENT = "client"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Handover:
-    """One request's handoff. `serve` it once."""
+    """One request's handoff. `begin` it once, or let a task `serve` it."""
 
-    handoff: Handoff
-    job: Job
-    tools: Tools
-    door: Door
-    journal: Journal
-    metrics: HandoffMetrics
-    wall_s: Callable[[], float]
-    hurried: bool = False
-    """Whether legs get less time than is usual, because the client waits for less."""
-    finished: Finished | None = field(default=None, init=False)
-    _events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue, init=False)
-    _answers: Answers = field(default_factory=Answers, init=False)
-    _prefill: PrefillLeg | None = field(default=None, init=False)
-    _decode: DecodeLeg | None = field(default=None, init=False)
-    _tally: Tally = field(init=False)
-    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
-    _sent_to: dict[str, Target] = field(default_factory=dict, init=False)
-    """Where each prefill leg went."""
-    _late: set[str] = field(default_factory=set, init=False)
-    """Legs that ran into their time limit."""
-    _client_gone: bool = field(default=False, init=False)
-    _speaking: bool = field(default=False, init=False)
-    """Whether it is decided who answers the client."""
-    _answered: bool = field(default=False, init=False)
+    __slots__ = ("_answered", "_answers", "_client_gone", "_decode", "_door", "_events", "_hurried",
+                 "_journal", "_late", "_metrics", "_near", "_over", "_passing", "_prefill",
+                 "_sent_to", "_speaking", "_tally", "_telling", "_tools", "_wall_s", "error",
+                 "finished", "handoff", "job", "times")  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self._tally = Tally(self.metrics, self.tools.clock)
+    def __init__(
+        self,
+        *,
+        handoff: Handoff,
+        job: Job,
+        tools: Tools,
+        door: Door,
+        journal: Journal,
+        metrics: HandoffMetrics,
+        wall_s: Callable[[], float],
+        near: NearClient | None,
+        hurried: bool = False,
+    ) -> None:
+        """`near` is the client, if it takes bytes as they go over the wire. `hurried`: legs get
+        less time than is usual, because the client waits for less."""
+        self.handoff = handoff
+        self.job = job
+        self.finished: Finished | None = None
+        self.error: Exception | None = None
+        """Why it ended by a failure of our own."""
+        self.times = Times(asyncio.get_running_loop())
+        self._tools = tools
+        self._door = door
+        self._journal = journal
+        self._metrics = metrics
+        self._wall_s = wall_s
+        self._near = near
+        self._hurried = hurried
+        self._over: Callable[[], object] | None = None
+        self._events: deque[Event] = deque()
+        self._telling = False
+        self._answers = Answers()
+        self._prefill: PrefillLeg | None = None
+        self._decode: DecodeLeg | None = None
+        self._passing: Outflow | None = None  # an error answer, on its way to the client
+        self._tally = Tally(metrics, tools.clock)
+        self._sent_to: dict[str, Target] = {}  # where each prefill leg went
+        self._late: set[str] = set()  # legs that ran into their time limit
+        self._client_gone = False
+        self._speaking = False  # it is decided who answers the client
+        self._answered = False
+
+    def begin(self, over: Callable[[], object]) -> None:
+        """Answer the client. `over` is called once, when all is done."""
+        self._over = over
+        job = self.job
+        first = self._tools.plan.decode_first(job.body)
+        self.tell(Arrived(job.targets, streams=job.streams, decode_first=first))
+        left_s = job.deadline.left_s
+        if left_s is not None and self._over is not None:
+            self.times.set(_CLIENT, left_s, self._give_up)
 
     async def serve(self) -> None:
-        """Answer the client. Raises CancelledError, once all is done, for a client that left."""
-        self._expire()
-        try:
-            left = await self._driven()
-        finally:
-            for leg in tuple(self._timers):
-                self._disarm(leg)
+        """Answer the client, unless it ends by an `error`. Raises CancelledError, once all is done,
+        for a client that left."""
+        over = asyncio.Event()
+        self.begin(over.set)
+        left = False
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                if left:
+                    self.cut()
+                    raise
+                left = True
+                handler = asyncio.current_task()
+                assert handler is not None
+                handler.uncancel()
+                self.leave()
         if left:
             raise asyncio.CancelledError
-        if not self._answered:
+        if not self._answered and self.error is None:
             raise ConnectionError("the client has left")
 
-    async def _driven(self) -> bool:
-        """Whether the client left before all was done.
+    @property
+    def answered(self) -> bool:
+        """Whether the client got an answer, or the beginning of one."""
+        return self._answered
 
-        Its cancellation ends here: one that went on would hold this frame, which holds the group,
-        and that the present task, which keeps what it was cancelled with.
-        """
-        left = False
-        async with asyncio.TaskGroup() as legs:
-            driving = legs.create_task(self._drive(legs))
-            while not driving.done():
-                try:
-                    await asyncio.wait({driving})
-                except asyncio.CancelledError:
-                    if left:
-                        raise
-                    left = True
-                    handler = asyncio.current_task()
-                    assert handler is not None
-                    handler.uncancel()
-                    self._events.put_nowait(ClientGone())
-        return left
+    def leave(self) -> None:
+        """The client has left."""
+        self.tell(ClientGone())
 
-    async def _drive(self, legs: asyncio.TaskGroup) -> None:
-        job, clock = self.job, self.tools.clock
-        first = self.tools.plan.decode_first(job.body)
-        event: Event = Arrived(job.targets, streams=job.streams, decode_first=first)
-        while True:
-            for action in self.handoff.on(event, clock()):
-                await self._do(action, legs)
-            if self.finished is not None:
-                return
-            if isinstance(event, DecodeFirstByte):
-                self._first_byte()
-            event = await self._events.get()
-            self._note(event)
+    def cut(self) -> None:
+        """End it at once, whatever that costs others."""
+        self._close()
+
+    # --- what happens
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._events and self.finished is None and self._over is not None:
+                self._heed(self._events.popleft())
+        except Exception as error:  # noqa: BLE001 - edge of a callback
+            self.broken(error)
+        finally:
+            self._telling = False
+        if self.finished is not None and self._passing is None:
+            self._close()
+
+    def broken(self, error: Exception) -> None:
+        """We have failed: one handoff ends, the sidecar goes on."""
+        if self._over is not None:
+            self.error = error
+            self._close()
+
+    def _heed(self, event: Event) -> None:
+        self._note(event)
+        for action in self.handoff.on(event, self._tools.clock()):
+            self._do(action)
+        if type(event) is DecodeFirstByte and self.finished is None:
+            self._first_byte()
 
     def _note(self, event: Event) -> None:
         """What is known besides from what happened: who has left, and which pods are of use."""
-        breakers = self.tools.breakers
+        breakers = self._tools.breakers
         self.job.trace.note(event)
         self._tally.note(event)
         match event:
+            case PrefillAnswered(leg):
+                self.times.drop(leg)
+                breakers.succeeded(self._sent_to[leg])
+            case DecodeEnded(leg) | DecodeFailed(leg):
+                self.times.drop(leg)
             case ClientGone():
                 self._client_gone = True
             case TimedOut(leg):
                 self._late.add(leg)
-            case PrefillAnswered(leg):
-                breakers.succeeded(self._sent_to[leg])
-            case PrefillFailed(leg) if self._is_its_own_fault(event):
-                breakers.failed(self._sent_to[leg], self.tools.clock())
-                self.tools.forget(self._sent_to[leg])
-            case PrefillFailed(leg, Fault.STATUS):
-                breakers.succeeded(self._sent_to[leg])
+            case PrefillFailed(leg):
+                self.times.drop(leg)
+                self._prefill_failed(event, self._sent_to[leg])
             case _:
                 pass
+
+    def _prefill_failed(self, event: PrefillFailed, target: Target) -> None:
+        breakers = self._tools.breakers
+        if self._is_its_own_fault(event):
+            breakers.failed(target, self._tools.clock())
+            self._tools.forget(target)
+        elif event.fault is Fault.STATUS:
+            breakers.succeeded(target)
 
     def _is_its_own_fault(self, event: PrefillFailed) -> bool:
         """Whether the prefill pod failed, and not its client or we. One that is only busy (429)
@@ -156,15 +217,17 @@ class Handover:
             return event.status >= 500 or event.status == REFUSED_STATUS
         if event.fault is not Fault.CANCELLED:
             return True
-        had_time = not self.hurried or self.handoff.policy.prefill_s >= HUNG_S
+        had_time = not self._hurried or self.handoff.policy.prefill_s >= HUNG_S
         return event.leg in self._late and had_time
 
-    async def _do(self, action: Action, legs: asyncio.TaskGroup) -> None:
+    def _do(self, action: Action) -> None:
         match action:
             case SendPrefill():
-                self._send_prefill(action, legs)
+                self._send_prefill(action)
             case SendDecode():
-                self._send_decode(action, legs)
+                self._send_decode(action)
+            case Finished():
+                self._finish(action)
             case CancelPrefill():
                 assert self._prefill
                 self._prefill.cancel()
@@ -184,99 +247,77 @@ class Handover:
                 self._answered = True
             case PassThrough(leg):
                 self._speaking = True
-                await self._pass(leg)
+                self._pass(leg)
             case CutAnswer():
                 self.job.passage.cut(Outcome.ENGINE_GONE)
                 self._answered = True
-            case Finished():
-                self._finish(action)
-
-    def end(self) -> None:
-        """Say how it ended, once it did."""
-        self._tally.ends(self.finished)
-        self.job.trace.ends(self.finished, len(self.job.targets))
 
     def _finish(self, finished: Finished) -> None:
         self.finished = finished
         if not self._client_gone:
             self._answered = True
 
-    def _expire(self) -> None:
-        """When the client's time is over, it has left; what that costs others is still done."""
-        left_s = self.job.deadline.left_s
-        if left_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timers[""] = loop.call_later(left_s, self._give_up)
+    def _close(self) -> None:
+        """Nothing runs from here on. Say how it ended."""
+        over, self._over = self._over, None
+        if over is None:
+            return
+        self.times.stop()
+        for leg in (self._prefill, self._decode):
+            if leg is not None:
+                leg.drop()
+        self._prefill = self._decode = None  # or they would hold each other
+        if self._passing is not None:
+            self._passing.stop()
+        self._tally.ends(self.finished)
+        self.job.trace.ends(self.finished, len(self.job.targets))
+        over()
 
     def _give_up(self) -> None:
-        self.metrics.expired_clients.inc()
+        """When the client's time is over, it has left; what that costs others is still done."""
+        self._metrics.expired_clients.inc()
         self._client_gone = True
-        self._events.put_nowait(ClientGone())
         if not self._speaking:
             self._speaking = self._answered = True
             self.job.passage.refuse(refusals.DEADLINE, Outcome.ENGINE_GONE)
+        self.tell(ClientGone())
 
     # --- legs
 
-    def _send_prefill(self, action: SendPrefill, legs: asyncio.TaskGroup) -> None:
+    def _send_prefill(self, action: SendPrefill) -> None:
         self._sent_to[action.leg] = action.target
         self.job.trace.begins(action)
         self._tally.begins(action)
-        self.tools.breakers.sent(action.target, self.tools.clock())
+        self._tools.breakers.sent(action.target, self._tools.clock())
         leg = self._prefill = PrefillLeg(
+            action,
             job=self.job,
-            tools=self.tools,
-            door=self.door,
-            metrics=self.metrics,
+            tools=self._tools,
+            door=self._door,
+            metrics=self._metrics,
             answers=self._answers,
-            wall_s=self.wall_s,
-            begun=self._events.put_nowait,
-        )
-        leg.task = legs.create_task(leg.run(action))
-        leg.task.add_done_callback(
-            lambda task: self._ended(task, leg, PrefillFailed(action.leg, Fault.CANCELLED))
+            wall_s=self._wall_s,
+            desk=self,
         )
         self._arm(action.leg, action.within_s)
+        leg.send()
 
-    def _send_decode(self, action: SendDecode, legs: asyncio.TaskGroup) -> None:
+    def _send_decode(self, action: SendDecode) -> None:
         pulls = action.transfer is not None
         self.job.exchange.recount = self._answers.cached_elsewhere if pulls else None
         self.job.trace.begins(action)
         self._tally.begins(action)
         leg = self._decode = DecodeLeg(
-            name=action.leg,
+            action.leg,
             job=self.job,
-            tools=self.tools,
-            journal=self.journal,
+            tools=self._tools,
+            journal=self._journal,
             answers=self._answers,
-            first_byte=self._events.put_nowait,
-        )
-        leg.task = legs.create_task(self._decoded(leg, action))
-        leg.task.add_done_callback(
-            lambda task: self._ended(task, leg, DecodeFailed(action.leg, Fault.CANCELLED))
+            desk=self,
+            near=self._near,
         )
         self._arm(action.leg, action.within_s)
-
-    async def _decoded(self, leg: DecodeLeg, action: SendDecode) -> DecodeEnded | DecodeFailed:
-        try:
-            return await leg.run(action)
-        except ConnectionError:  # the client's connection broke while we wrote to it
-            self._events.put_nowait(ClientGone())
-            return DecodeFailed(action.leg, Fault.CANCELLED)
-
-    def _ended(
-        self,
-        task: "asyncio.Task[Event]",
-        leg: PrefillLeg | DecodeLeg,
-        cancelled: PrefillFailed | DecodeFailed,
-    ) -> None:
-        """The leg's one event. A failure of our own is the task group's to raise."""
-        leg.task = None  # a task that was cancelled holds the frames it was in, and they the leg
-        self._disarm(cancelled.leg)
-        if task.cancelled():
-            self._events.put_nowait(cancelled)
-        elif task.exception() is None:
-            self._events.put_nowait(task.result())
+        leg.send(action)
 
     def _first_byte(self) -> None:
         """The decode leg's answer is good; somebody gets it, or nobody."""
@@ -284,29 +325,34 @@ class Handover:
         assert leg
         self._tally.flows(leg.first_at, to_nobody=self._client_gone)
         if not self._client_gone:
-            self._disarm(leg.name)
-            self._speaking = True
-            leg.go.set()
+            self.times.drop(leg.name)
+            self._speaking = leg.goes = True
 
-    async def _pass(self, leg: str) -> None:
+    def _pass(self, leg: str) -> None:
         """The client gets an engine's whole answer."""
         answer = self._answers.by_leg[leg]
-        try:
-            await self.job.passage.whole(answer.head, answer.body)
-        except ConnectionError:
-            self._client_gone = True
-            return
+        outflow = self._passing = Outflow(
+            self.job.passage, read_on=lambda _: None, over=self._passed, broken=self._unpassed
+        )
+        outflow.whole(answer.head, answer.body, self._near)
+
+    def _passed(self) -> None:
         self.job.exchange.outcome = Outcome.ENGINE_ERROR
         self._answered = True
+        self._let_pass()
 
-    # --- time
+    def _unpassed(self, error: Exception) -> None:
+        if not isinstance(error, ConnectionError):
+            self.broken(error)
+            return
+        self._client_gone = True
+        self._answered = False
+        self._let_pass()
+
+    def _let_pass(self) -> None:
+        self._passing = None
+        if self.finished is not None and not self._telling:
+            self._close()
 
     def _arm(self, leg: str, within_s: float) -> None:
-        self._disarm(leg)
-        loop = asyncio.get_running_loop()
-        self._timers[leg] = loop.call_later(within_s, self._events.put_nowait, TimedOut(leg))
-
-    def _disarm(self, leg: str) -> None:
-        timer = self._timers.pop(leg, None)
-        if timer is not None:
-            timer.cancel()
+        self.times.set(leg, within_s, lambda: self.tell(TimedOut(leg)))

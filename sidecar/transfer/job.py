@@ -33,6 +33,7 @@ from .steps import Fault
 from .targets import Target
 from .tracing import HandoffTrace
 
+_LEG_HEADER = LEG_HEADER.encode()
 MAX_WHOLE = 8 << 20
 """Longest answer that is read whole: a prefill's, or an error's."""
 
@@ -44,9 +45,10 @@ _FAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Job:
-    """One request. `body` is the client's own, without the parameters."""
+    """One request. `body` is the client's own, without the parameters. Never changed once it is
+    made."""
 
     request: Incoming
     exchange: Exchange
@@ -59,6 +61,16 @@ class Job:
     trace: HandoffTrace
     source: Target | None = None
     """Who holds KV of the prompt, for engines that fetch it."""
+    written: bytes | None = field(init=False)
+    """The fields that all legs have in common, as they are written, where they are at hand."""
+
+    def __post_init__(self) -> None:
+        shape, values = self.request.shape, self.request.worth
+        self.written = None
+        if shape is not None and b"host" in shape.at:
+            said = shape.at.get(b"connection", ())
+            if not any(headers.names_options(values[number]) for number in said):
+                self.written = shape.leg_lines(values)
 
     @property
     def request_id(self) -> str | None:
@@ -103,9 +115,49 @@ class Answers:
 
 
 def call(job: Job, leg: str, body: bytes) -> Call:
-    """A leg's request to the local engine, or what one to another sidecar is made of."""
+    """A leg's request to the local engine."""
+    written = job.written
+    if written is None:
+        return _call_of(job, leg, body)
+    host = job.request.first(b"host") or b""
+    lines = _lines(job, written, leg, host, body)
+    return Call(job.request.method, job.request.target, [], Content(body), lines)
+
+
+def call_at(job: Job, leg: str, at: Target, body: bytes, *, door: Door, now_s: float) -> Call:
+    """The same as the sidecar `at` takes it: to its host, with the proof. `now_s` is wall-clock
+    time."""
+    written = job.written
+    if written is None:
+        return proven(_call_of(job, leg, body), leg, at, door, now_s)
+    request = job.request
+    lines = _lines(job, written, leg, str(at).encode(), body)
+    proof = door.proof(_named(request.method, request.target, leg, at), now_s)
+    if proof is not None:
+        lines = b"%b%b: %b\r\n" % (lines, _LEG_HEADER, proof.encode())
+    return Call(request.method, request.target, [], Content(body), lines)
+
+
+def _call_of(job: Job, leg: str, body: bytes) -> Call:
     sent = leg_call(job.request, job.deadline, leg, body)
     return replace(sent, fields=job.trace.told(sent.fields, leg))
+
+
+def _lines(job: Job, written: bytes, leg: str, host: bytes, body: bytes) -> bytes:
+    """What `leg_call` gives, as it is written, in another order."""
+    shape, values = job.request.shape, job.request.worth
+    assert shape is not None
+    return (
+        b"host: %b\r\n%b%b%bcontent-length: %d\r\naccept-encoding: identity\r\nx-request-id: %b\r\n"
+        % (
+            host,
+            written,
+            job.deadline.lines(shape, values),
+            job.trace.lines(leg, shape, values),
+            len(body),
+            leg.encode(),
+        )
+    )
 
 
 def leg_call(request: Incoming, deadline: Deadline, leg: str, body: bytes) -> Call:
@@ -117,12 +169,15 @@ def leg_call(request: Incoming, deadline: Deadline, leg: str, body: bytes) -> Ca
 def proven(sent: Call, leg: str, at: Target, door: Door, now_s: float) -> Call:
     """The same as the sidecar `at` takes it: to its host, with the proof. `now_s` is wall-clock
     time."""
-    named = Leg(method=sent.method, path=sent.target, request_id=leg, target=str(at))
-    proof = door.proof(named, now_s)
+    proof = door.proof(_named(sent.method, sent.target, leg, at), now_s)
     fields = headers.replaced(sent.fields, b"host", str(at).encode())
     if proof is not None:
-        fields.append((LEG_HEADER.encode(), proof.encode()))
+        fields.append((_LEG_HEADER, proof.encode()))
     return replace(sent, fields=fields)
+
+
+def _named(method: str, path: str, leg: str, at: Target) -> Leg:
+    return Leg(method=method, path=path, request_id=leg, target=str(at))
 
 
 def fault_of(refused: Refused) -> Fault:

@@ -11,9 +11,9 @@ and stays. Elsewhere (tools, messages) the name is content. Pure.
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
-from typing import TypeVar
 
 import msgspec
 
@@ -33,7 +33,6 @@ UNPAIRED = "unpaired"
 
 _PLAIN = {"utf-8", "utf-8-sig"}
 _MAX_DEPTH = 8
-T = TypeVar("T")
 
 
 class Unreadable(BadRequest):
@@ -145,9 +144,10 @@ class Transfer:
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PrefillAnswer:
-    """What a prefill engine's 200 says. Without `transfer`, `missing` is the stable reason."""
+    """What a prefill engine's 200 says. Without `transfer`, `missing` is the stable reason. Never
+    changed once it is made."""
 
     transfer: Transfer | None = None
     missing: str = ""
@@ -172,19 +172,37 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Told(msgspec.Struct):
+    kv_transfer_params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    choices: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_answers = msgspec.json.Decoder(_Told)
+_params = msgspec.json.Decoder(_Params)
+_choices = msgspec.json.Decoder(list[_Choice])
+
+
 def read_answer(body: bytes) -> PrefillAnswer:
     """Read the body of a prefill leg's 200. Whatever is wrong with it, the answer is a value."""
-    content = _object(body)
-    if content is None:
+    told = _told(body)
+    if told is None:
         return PrefillAnswer(missing=_NOT_JSON)
-    transfer, missing = _transfer(content.value(NAME))
-    return replace(_about(content), transfer=transfer, missing=missing)
+    text = told.kv_transfer_params
+    transfer, missing = _transfer(None if text is msgspec.UNSET else bytes(text))
+    return _about(body, told, transfer, missing)
 
 
 def read_bare(body: bytes) -> PrefillAnswer:
     """The same for an engine whose answer offers nothing by itself; never with a transfer."""
-    content = _object(body)
-    return PrefillAnswer(missing=_NOT_JSON) if content is None else _about(content)
+    told = _told(body)
+    return PrefillAnswer(missing=_NOT_JSON) if told is None else _about(body, told)
+
+
+def _told(body: bytes) -> _Told | None:
+    try:
+        return _answers.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _object(body: bytes) -> Body | None:
@@ -194,19 +212,31 @@ def _object(body: bytes) -> Body | None:
         return None
 
 
-def _about(content: Body) -> PrefillAnswer:
+def _about(
+    body: bytes, told: _Told, transfer: "Transfer | None" = None, missing: str = ""
+) -> PrefillAnswer:
     """What an answer says of its prompt, as far as it can be read."""
     watch = ResponseWatch("application/json")
-    watch.feed(content.raw)
+    watch.feed(body)
     usage = watch.finish()
-    choices = _lenient(content.value("choices"), list[_Choice])
     return PrefillAnswer(
-        finish_reason=choices[0].finish_reason if choices else None,
+        transfer=transfer,
+        missing=missing,
+        finish_reason=_finish_reason(told.choices),
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
     )
 
 
+def _finish_reason(text: msgspec.Raw | msgspec.UnsetType) -> str | None:
+    try:
+        choices = [] if text is msgspec.UNSET else _choices.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return choices[0].finish_reason if choices else None
+
+
+@lru_cache(maxsize=1024)
 def points_at_itself(host: str) -> bool:
     """Whether a decode engine on another machine would look for the blocks at home (D12)."""
     try:
@@ -220,7 +250,7 @@ def _transfer(text: bytes | None) -> tuple[Transfer | None, str]:
     if text is None or text == b"null":
         return None, "no-params"
     try:
-        found = msgspec.json.decode(text, type=_Params)
+        found = _params.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None, "incomplete-params"
     names = (found.remote_engine_id, found.remote_request_id, found.remote_host)
@@ -229,13 +259,6 @@ def _transfer(text: bytes | None) -> tuple[Transfer | None, str]:
     if not 1 <= found.remote_port <= 65535:
         return None, "incomplete-params"
     return Transfer(text, found.remote_host, found.remote_port), ""
-
-
-def _lenient(text: bytes | None, kind: type[T]) -> T | None:
-    try:
-        return None if text is None else msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def _parsed(body: bytes) -> object:

@@ -1,8 +1,13 @@
-"""What happens in a handoff and what is done about it: events, actions, policy. Values only."""
+"""What happens in a handoff and what is done about it: events, actions, policy. Values only.
 
+Events and actions are never changed once they are made.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from .params import Transfer
 from .targets import Target
@@ -49,7 +54,13 @@ class HandoffPolicy:
         """
         if left_s is None or left_s <= 0.0 or left_s / 2 >= self.prefill_s:
             return self
-        return replace(self, prefill_s=left_s / 2)
+        return _hurried(self, left_s / 2 if left_s < 1.0 else math.floor(left_s * 500) / 1000)
+
+
+@lru_cache(maxsize=256)
+def _hurried(policy: HandoffPolicy, prefill_s: float) -> HandoffPolicy:
+    """Gateways give their requests the same times, which differ here by less than a millisecond."""
+    return replace(policy, prefill_s=prefill_s)
 
 
 class Fault(StrEnum):
@@ -76,7 +87,7 @@ class Fault(StrEnum):
 # --- events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """The request is here. `unsplittable` is the reason to send it to the decode engine alone."""
 
@@ -87,7 +98,7 @@ class Arrived:
     """Ask the decode engine, and prefill elsewhere only when it is `COLD`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillBegun:
     """The leg goes out, and its decode leg must go out as well: they meet by `transfer`."""
 
@@ -95,7 +106,7 @@ class PrefillBegun:
     transfer: Transfer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillAnswered:
     """A 200, read whole. `answered_at` is when its first byte came; without transfer say why."""
 
@@ -105,38 +116,38 @@ class PrefillAnswered:
     missing: str = "no-params"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillFailed:
     leg: str
     fault: Fault
     status: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecodeFirstByte:
     """The answer is good so far; from here on its bytes go to the client."""
 
     leg: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecodeEnded:
     leg: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecodeFailed:
     leg: str
     fault: Fault
     status: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientGone:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimedOut:
     """The limit that the leg was last given is over. Harmless when the leg has moved on."""
 
@@ -158,19 +169,19 @@ Event = (
 # --- actions ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendPrefill:
     leg: str
     target: Target
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelPrefill:
     leg: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendDecode:
     """`transfer` is taken while sending, by `deadline` (monotonic) at the latest.
 
@@ -186,7 +197,7 @@ class SendDecode:
     probe: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DrainDecode:
     """The client has left: the leg goes on to its first byte, within a new limit."""
 
@@ -194,21 +205,21 @@ class DrainDecode:
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AbortDecode:
     """Close the leg's connection. No byte of it goes to the client any more."""
 
     leg: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PassThrough:
     """The client gets this leg's whole answer: status, fields, body."""
 
     leg: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refuse:
     """The client gets an answer of our own."""
 
@@ -216,7 +227,7 @@ class Refuse:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CutAnswer:
     """The client's answer broke off: its connection must not end cleanly."""
 
@@ -232,7 +243,7 @@ class Ending(StrEnum):
     CLIENT_GONE = "client-gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Finished:
     ending: Ending
     path: str

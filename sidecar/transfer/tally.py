@@ -56,17 +56,17 @@ class Tally:
         legs = self._metrics.legs
         match event:
             case PrefillAnswered(_, transfer, answered_at):
-                legs.labels("prefill", "answered").inc()
+                legs.of("prefill", "answered").inc()
                 self._failed, self._answered_at = None, answered_at
                 if transfer is not None and transfer.leased:
                     self._metrics.handed_off.inc()
             case DecodeEnded():
-                legs.labels("decode", "answered").inc()
+                legs.of("decode", "answered").inc()
             case PrefillFailed(_, fault):
-                legs.labels("prefill", fault.value).inc()
+                legs.of("prefill", fault.value).inc()
                 self._failed = fault
             case DecodeFailed(_, fault):
-                legs.labels("decode", fault.value).inc()
+                legs.of("decode", fault.value).inc()
                 self._failed = None if fault is Fault.COLD else fault
             case _:
                 pass
@@ -80,7 +80,7 @@ class Tally:
             self._for_nobody |= to_nobody
         if first_at is None:
             return
-        metrics.decode_leg.labels(way).observe(max(first_at - self._sent_at, 0.0))
+        metrics.decode_leg.of((way,)).observe(max(first_at - self._sent_at, 0.0))
         if self._pulling and self._answered_at is not None:
             metrics.gap.observe(max(first_at - self._answered_at, 0.0))
 
@@ -89,8 +89,9 @@ class Tally:
         metrics = self._metrics
         if finished is None:
             return
-        metrics.handoffs.labels(finished.ending.value, finished.path).inc()
-        metrics.copies.inc(finished.copies)
+        metrics.ended.of(finished.ending.value, finished.path).inc()
+        if finished.copies:
+            metrics.copies.inc(finished.copies)
         for reason in finished.stranded:
             metrics.stranded.labels(reason).inc()
             if reason == "lease-over":

@@ -8,6 +8,7 @@ pool is for the caller to say.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
 MAX_TARGETS = 8
@@ -53,8 +54,11 @@ class Targets:
 def parse(values: Iterable[str]) -> Targets:
     """Read all values of the header. Never raises; empty items (`a:1,,b:2`) mean nothing."""
     text = ",".join(values)
-    if len(text) > MAX_TEXT:
-        return Targets(malformed=1)
+    return Targets(malformed=1) if len(text) > MAX_TEXT else _read(text)
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> Targets:
     items = [item.strip(" \t") for item in text.split(",")]
     read = [_target(item) for item in items if item]
     found = dict.fromkeys(target for target in read if target)

@@ -6,10 +6,13 @@ trace, for a span that nobody knows would be a hole in it. Names of attributes t
 `llm_d.pd_proxy.` are the reference's.
 """
 
+from collections.abc import Sequence
+
 from epp.tracing.context import TRACEPARENT, TRACESTATE, SpanContext, fresh, read
 from epp.tracing.spans import Attribute, Running, Tracer
 from sidecar.http.headers import Fields
 from sidecar.http.incoming import Incoming
+from sidecar.http.shapes import RequestShape
 
 from .steps import (
     DecodeEnded,
@@ -26,7 +29,8 @@ from .steps import (
 
 MAX_ID = 128
 """Longest request id that is told, in characters."""
-_NAMES = frozenset({TRACEPARENT.encode(), TRACESTATE.encode()})
+_PARENT, _STATE = TRACEPARENT.encode(), TRACESTATE.encode()
+_NAMES, _PARENTS = frozenset({_PARENT, _STATE}), frozenset({_PARENT})
 _OURS = "llm_d.pd_proxy."
 CONNECTOR = f"{_OURS}connector"
 
@@ -53,10 +57,23 @@ class HandoffTrace:
         context = self._of(leg)
         if context is self._client:
             return fields
-        taken = _NAMES if self._client is None else _NAMES - {TRACESTATE.encode()}
+        taken = self._taken
         told = [field for field in fields if field[0].lower() not in taken]
-        told.append((TRACEPARENT.encode(), context.header.encode()))
+        told.append((_PARENT, context.header.encode()))
         return told
+
+    def lines(self, leg: str, shape: RequestShape, values: Sequence[bytes]) -> bytes:
+        """Those fields of a leg that say so, as they are written."""
+        context = self._of(leg)
+        if context is self._client:
+            return shape.lines_of(_PARENT, values) + shape.lines_of(_STATE, values)
+        kept = b"" if _STATE in self._taken else shape.lines_of(_STATE, values)
+        return b"%b%b: %b\r\n" % (kept, _PARENT, context.header.encode())
+
+    @property
+    def _taken(self) -> frozenset[bytes]:
+        """The client's fields that legs do not get where they get one of ours."""
+        return _NAMES if self._client is None else _PARENTS
 
     def _of(self, leg: str) -> SpanContext:
         running = self._legs.get(leg) or self._root

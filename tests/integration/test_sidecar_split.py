@@ -251,10 +251,10 @@ async def test_parameters_that_came_too_late_are_not_used(tmp_path: Path) -> Non
 async def test_a_failure_of_our_own_falls_back_to_the_local_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> object:
+    def broken(*_: object, **__: object) -> object:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("sidecar.transfer.prefilling.call", broken)
+    monkeypatch.setattr("sidecar.transfer.prefilling.call_at", broken)
     async with split_pool(tmp_path) as pool:
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
         await pool.decode.counted({("whole", "failed"): 1})

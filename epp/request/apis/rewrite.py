@@ -31,7 +31,7 @@ def with_model(body: bytes, name: str) -> bytes | None:
         return None
     # The offsets of the readable text are those of the text itself.
     value = msgspec.json.encode(name.encode("utf-8", "replace").decode())
-    return Body(body, found.members, found.fields).edited(put={_MODEL: value})
+    return found.over(body).edited(put={_MODEL: value})
 
 
 def _readable(body: bytes) -> bytes:
