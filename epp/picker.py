@@ -39,9 +39,10 @@ from epp.state.hearing import follow
 from epp.state.leases import PLAIN_WRITER, Elector
 from epp.state.load import LoadBook, LoadRules
 from epp.state.model_pages import Asked, ModelPages
-from epp.state.pool import PoolRules, PoolState
+from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
+from epp.state.rules import PoolRules
 from epp.state.scrape import Scraper, ScrapeSettings
 from epp.state.sharing import Sharing
 from epp.state.store import Stream

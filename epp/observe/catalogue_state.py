@@ -70,6 +70,13 @@ STATE = (
         "One step of an answer with nothing else to do there, likewise.",
     ),
     Family(
+        "epp_tier_load_tokens_per_second",
+        _G,
+        ("tier",),
+        "How fast engines load from a slower tier of their KV cache, by the operator's word, else "
+        "as their answers show; a tier that is absent is taken for what is usual.",
+    ),
+    Family(
         "epp_alarm",
         _G,
         ("alarm",),

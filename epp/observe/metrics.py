@@ -232,7 +232,7 @@ class Metrics(Collector):
             yield _family(name, ((labels, float(count)) for labels, count in counts.items()))
         if sources.pool is not None:
             members = sources.pool.overview(now)
-            yield from sources.state.pool(sources.pool, members)
+            yield from sources.state.pool(sources.pool, members, now)
             yield from self._members(members)
         yield from sources.state.others(now)
         if sources.tokens is not None:

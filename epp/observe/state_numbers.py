@@ -110,7 +110,9 @@ class StateNumbers:
     cluster: Callable[[], ClusterNumbers | None] = lambda: None
     """None as long as Kubernetes is not asked."""
 
-    def pool(self, pool: PoolState, members: Sequence[EndpointStatus]) -> Iterator[Metric]:
+    def pool(
+        self, pool: PoolState, members: Sequence[EndpointStatus], now: float
+    ) -> Iterator[Metric]:
         """Of the pool and of each of its members."""
         yield from _averages(str(pool.pool), [one for one in members if one.ready])
         yield from _each(members)
@@ -123,6 +125,10 @@ class StateNumbers:
         yield _family(
             "epp_endpoint_reserved_prefill_tokens",
             [((name,), float(sums.prefill_tokens)) for name, sums in reserved],
+        )
+        speeds = pool.loading.known(now)
+        yield _family(
+            "epp_tier_load_tokens_per_second", [((tier,), speed) for tier, speed in speeds]
         )
         yield _family("epp_index_blocks", [((), float(sum(one.blocks for one in members)))])
         yield _family("epp_state_events_total", tally(pool.counts))

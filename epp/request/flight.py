@@ -102,7 +102,7 @@ class Flight:
         if self._charged:
             if address:
                 self._pool.served_by(self._request, address, self._chosen, now)
-            self._pool.response_headers(self._request.id, status, now)
+            self._pool.response_headers(self._request.id, status, now, streaming=streaming)
         self._attempt.answered(status, self._asked(served or "", address, now), now)
         self._good = 0 < status < 400
         if address and self._good and self._followers:

@@ -14,6 +14,7 @@ from epp.framework import Endpoint, EndpointId, Incarnation, Request, Rung
 from .charges import Charge, Charges, Early, Trusts, Unconfirmed, leg_of, medium_of
 from .endpoints import Endpoints
 from .load import LoadBook
+from .loading import Loading, shown_by
 from .prefix.predicted import PredictedIndex
 from .records import Done, Outcome
 
@@ -33,6 +34,7 @@ class Charging:
     charges: Charges
     unconfirmed: Unconfirmed
     trust: Trusts
+    loading: Loading
     rung: Callable[[EndpointId, float], Rung]
     own_block_tokens: int
     counts: Counter[str]
@@ -64,6 +66,8 @@ class Charging:
         if prefill is None:
             if self._put(endpoint, request, now, prefill_tokens=lacks, decode_tokens=room):
                 self.charges.add(request.id, endpoint)
+                if endpoint.match.loaded:  # its time is that of loading, see `_learn_loading`
+                    self.load.teaches_nothing(request.id)
             return
         answer = replace(request, keys=())
         if not self._put(endpoint, answer, now, prefill_tokens=0, decode_tokens=room):
@@ -109,9 +113,14 @@ class Charging:
             self._predict(inc, self._predictable(request), request.id, to, now)
         self._hear_early(request.id, held, now)
 
-    def response_headers(self, request_id: str, status: int, now: float) -> None:
-        """The answer began. That of a split request begins when its prompt has been computed."""
+    def response_headers(
+        self, request_id: str, status: int, now: float, *, streaming: bool
+    ) -> None:
+        """The answer began. That of a split request begins when its prompt has been computed. The
+        first byte of one that does not stream comes at its end, which is no time of a prefill."""
         self.load.response_headers(request_id, now)
+        if not streaming:
+            self.load.teaches_nothing(request_id)
         self._end_leg(request_id, now, computed=status < 400)
         if status >= 400:  # the prompt was not computed
             self.predicted.drop(request_id)
@@ -274,6 +283,8 @@ class Charging:
             self.trust.observe(held.endpoint.id, held.endpoint.match, done.cached_tokens)
         if answered:
             self._learn_steps(done, held.endpoint, now)
+            if held.prefill is None:
+                self._learn_loading(done, held.endpoint, now)
         self.charges.drop(done.decision_id)
         for hook in self.on_done:
             hook(done, held.endpoint, held.predicted_tokens)
@@ -282,7 +293,14 @@ class Charging:
         """How fast the answer was written."""
         tokens, took, first = done.completion_tokens, done.duration_s, done.ttft_s
         if tokens is not None and took is not None and first is not None:
-            self.load.answered(endpoint.incarnation, tokens, took - first, now)
+            writing_s = took - first
+            self.load.stepped(endpoint.incarnation, tokens - 1, writing_s, writing_s, now)
+
+    def _learn_loading(self, done: Done, endpoint: Endpoint, now: float) -> None:
+        """How fast the engine loaded what the decision counted on a slower tier."""
+        seen, inc = shown_by(done, endpoint), endpoint.incarnation
+        if seen is not None and self.endpoints.incarnation(endpoint.id) == inc:
+            self.loading.observe(inc, seen, endpoint.speeds.prefill_tokens_per_s, now)
 
     def _end_charge(self, request_id: str, now: float) -> None:
         held = self.charges.get(request_id)

@@ -118,6 +118,12 @@ class LoadBook:
             life.await_report(held)
         return True
 
+    def teaches_nothing(self, request_id: str) -> None:
+        """Its first token will say nothing of the speed of prefills."""
+        held = self._requests.get(request_id)
+        if held is not None:
+            held.ahead_tokens = 0
+
     def response_headers(self, request_id: str, now: float) -> None:
         """The answer began. No sign that its prefill ended: streamed answers begin with it."""
         held = self._requests.get(request_id)
@@ -186,10 +192,6 @@ class LoadBook:
             if held.estimated and not held.pending:
                 self._give_up(held)
         life.unshown = still
-
-    def answered(self, inc: Incarnation, tokens: int, seconds: float, now: float) -> None:
-        """An answer of that life ended: `tokens` in `seconds` after the first one."""
-        self.stepped(inc, tokens - 1, seconds, seconds, now)
 
     def stepped(self, inc: Incarnation, steps: int, took_s: float, of_s: float, now: float) -> None:
         """Its answers took `took_s` for `steps` from token to token, within the last `of_s`."""

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from epp.framework import NO_MATCH, Column, Mask, Match, Source, Speeds
+from epp.framework import NO_MATCH, Column, Mask, Match, Source
 
-from .prefix import Depths, TierDepths, tier_of
-
-_LOAD_TOKENS_PER_S = Speeds().load_tokens_per_s
-_NOTHING_TOLD: Mapping[str, float] = {}
+from .prefix import Depths, TierDepths
 
 
 @dataclass(slots=True)
@@ -60,14 +57,13 @@ def matches(
     prefill_tokens_per_s: Column,
     block_tokens: int,
     prompt_tokens: int,
-    load_tokens_per_s: Mapping[str, float] = _NOTHING_TOLD,
+    load_tokens_per_s: Callable[[str], Column],
 ) -> Matches:
     """The better of both, in tokens: leading blocks by the engines' word, and by our predictions.
 
     `fresh`, asked where engines have told of any: where a writer was heard lately; blocks of one
     that fell silent are predictions like ours. `trust`: what a predicted token is worth.
-    `prefill_tokens_per_s`: what computing costs. `load_tokens_per_s`: what loading does, by tier;
-    of one that nobody told the speed of it is assumed.
+    `prefill_tokens_per_s`: what computing costs. `load_tokens_per_s`: what loading does, by tier.
     """
     guessed = np.minimum(predicted * float(block_tokens), prompt_tokens)
     if not precise.loaded and not np.count_nonzero(precise.gpu):
@@ -78,8 +74,8 @@ def matches(
     }
     sure = told
     for name, tokens in loaded.items():
-        speed = load_tokens_per_s.get(name) or _LOAD_TOKENS_PER_S * tier_of(name).pace
-        sure = sure - tokens * np.minimum(prefill_tokens_per_s / speed, 1.0)
+        share = prefill_tokens_per_s / load_tokens_per_s(name)
+        sure = sure - tokens * np.minimum(share, 1.0)
     heard = fresh()
     if not np.logical_and.reduce(heard):
         guessed = np.where(heard, guessed, np.maximum(guessed, sure))

@@ -31,8 +31,8 @@ _REFIT_EVERY = 4
 _USUAL = Speeds()
 
 
-class PrefillPace:
-    """Prompt tokens per second: the median of the last samples, each weighed by its tokens.
+class TokenPace:
+    """Tokens of prompts per second: the median of the last samples, each weighed by its tokens.
 
     Short prompts are slower by what every request costs, however short it is; so the long ones,
     which are what matters, have the say. But one alone never has: a long prompt that waited for
@@ -51,7 +51,7 @@ class PrefillPace:
         return self._value
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """`tokens` left the prefill queue within `seconds`. Tiny samples are ignored."""
+        """`tokens` were computed, or loaded, within `seconds`. Tiny samples are ignored."""
         if tokens < _MIN_TOKENS or not seconds > 0:
             return
         sample = min(_FASTEST, max(_SLOWEST, tokens / seconds))
@@ -181,7 +181,7 @@ class Paces:
     __slots__ = ("decoding", "in_use", "prefill")
 
     def __init__(self, window: int = 32) -> None:
-        self.prefill = PrefillPace(window)
+        self.prefill = TokenPace(window)
         self.decoding = DecodePace(prior_block_s=_USUAL.decode_s_per_block, window=window)
         self.in_use = InUse()
 

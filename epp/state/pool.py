@@ -8,18 +8,17 @@ progress of our own requests. `tick` several times a second lets old things go.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from epp.framework import Candidates, Endpoint, EndpointId, Incarnation, PoolId, Request, Rung
 
-from . import blocks
 from .charges import Charges, Trusts, Unconfirmed
 from .charging import Charging, DoneHook, FirstHook
 from .endpoints import Changes, Endpoints, EndpointStatus, Member, ScrapeTarget
 from .foretold import Foretold
 from .load import LoadBook
+from .loading import Loading
 from .matching import matches
 from .metrics_page import EngineMetrics
 from .mirror import Mirror
@@ -28,6 +27,7 @@ from .prefix.predicted import PredictedIndex
 from .records import Record, RecordError, parse
 from .replicas import total
 from .reservation import NONE, Sums
+from .rules import PoolRules
 from .steps import Steps
 from .sums import MAX_KEYS, ReplicaSums
 from .table import Table
@@ -35,23 +35,6 @@ from .twins import Twins
 
 RemovedHook = Callable[[Collection[EndpointId]], None]
 """Called with members that left the pool."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRules:
-    fresh_s: float = 2.0
-    """A writer silent for longer is not believed: one step down the ladder."""
-    writer_lost_s: float = 5.0
-    """A writer silent for longer will not say what became of running requests."""
-    prediction_grace_s: float = 5.0
-    """Longest life of a prediction after its request's first token, where events are seen."""
-    max_unconfirmed: int = 10_000
-    """Requests of one endpoint whose predictions wait for an event batch."""
-    own_block_tokens: int = blocks.OWN_BLOCK_TOKENS
-    load_tokens_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """How fast engines load from slower tiers, by the tier's name; else it is assumed."""
-    sweep_budget: int = 50_000
-    """Places in the index that one tick looks at for what dead lives have left."""
 
 
 class PoolState:
@@ -94,6 +77,7 @@ class PoolState:
         self._unconfirmed = Unconfirmed(
             grace_s=self.rules.prediction_grace_s, limit=self.rules.max_unconfirmed
         )
+        self.loading = Loading(self.rules.load_tokens_per_s)
         self._charging = Charging(
             endpoints=endpoints,
             predicted=predicted,
@@ -101,6 +85,7 @@ class PoolState:
             charges=self._charges,
             unconfirmed=self._unconfirmed,
             trust=self._trust,
+            loading=self.loading,
             rung=self._mirror.rung,
             own_block_tokens=self.rules.own_block_tokens,
             counts=self.counts,
@@ -133,7 +118,7 @@ class PoolState:
             prefill_tokens_per_s=table.prefill_speeds,
             block_tokens=block_tokens,
             prompt_tokens=prompt_tokens,
-            load_tokens_per_s=self.rules.load_tokens_per_s,
+            load_tokens_per_s=lambda tier: self.loading.speeds(tier, table.lives, now),
         )
         return table.candidates(now, found)
 
@@ -185,6 +170,7 @@ class PoolState:
             "predicted-blocks": len(self._predicted),
             "prompts": len(self._twins),
             "foretold-blocks": len(self._foretold),
+            "tier-speeds": len(self.loading),
             "index-keys": len(self._index),
             "index-bytes": self._index.nbytes,
             "retired-blocks": self._index.retired_blocks,
@@ -226,9 +212,11 @@ class PoolState:
         known = (endpoint for endpoint in chosen if endpoint.address == address)
         self._charging.move(request, next(known, None) or self.at(address, now), now)
 
-    def response_headers(self, request_id: str, status: int, now: float) -> None:
-        """The answer began."""
-        self._charging.response_headers(request_id, status, now)
+    def response_headers(
+        self, request_id: str, status: int, now: float, *, streaming: bool = True
+    ) -> None:
+        """The answer began. `streaming`: its first byte is not that of its end."""
+        self._charging.response_headers(request_id, status, now, streaming=streaming)
 
     def first_byte(self, request_id: str, now: float) -> None:
         """The first byte of the answer's body came by."""
@@ -355,6 +343,7 @@ class PoolState:
         self._mirror.forget(inc)
         self._predicted.forget(inc)
         self._load.forget(inc)
+        self.loading.forget(inc)
         self._steps.forget(inc)
         self._unconfirmed.take(inc.endpoint)
 

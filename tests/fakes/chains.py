@@ -9,10 +9,11 @@ from epp.errors import StoreError
 from epp.framework import EndpointId, Incarnation, PoolId, Rung
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook
-from epp.state.pool import PoolRules, PoolState
+from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
 from epp.state.records import BlockChange, EngineStatus, Record, encode
+from epp.state.rules import PoolRules
 from epp.state.snapshots import parts
 from epp.state.store import Reader, Saved, Stream, Writer
 from tests.timing import scaled

@@ -1,5 +1,7 @@
 """Faults B and C that the pool's state must get right, on the real parts without sockets."""
 
+from dataclasses import replace
+
 import pytest
 
 from epp.control.files import parse_endpoints
@@ -19,7 +21,16 @@ from epp.state.metrics_page import parse_page
 from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
-from epp.state.records import BlockChange, EngineStatus, FirstToken, Record, encode
+from epp.state.records import (
+    BlockChange,
+    Done,
+    EngineStatus,
+    FirstToken,
+    Outcome,
+    Record,
+    TierChange,
+    encode,
+)
 from epp.state.reports import LoadReport
 
 POOL = PoolId("p")
@@ -270,6 +281,45 @@ def test_C05_a_new_writer_without_a_full_state_is_a_jump_too() -> None:
     say(state, "a", 1, 0.0, blocks=full(*KEYS))
     say(state, "a", 2, 0.1, nonce=2)
     assert see(state, "a", 0.1).match.tokens == 0
+
+
+def test_C18_a_tier_that_turned_out_to_be_slow_counts_for_what_it_saves() -> None:
+    """`Charging._take_done` learns from the answers to prompts that were loaded."""
+    state, keys = new_state(member("a")), tuple(range(100))
+    prompt = Request(id="", api="completions", path="/", prompt_tokens=6_410, keys=keys)
+    say(state, "a", 1, 0.0, blocks=BlockChange(reset=True, tiers=(TierChange("CPU", keys),)))
+
+    def found(now: float) -> Endpoint:
+        return state.candidates(keys, block_tokens=64, prompt_tokens=6_410, now=now)[0]
+
+    assert found(0.0).match.credited_tokens > 6_000
+    for seq in range(2, 7):
+        now = 20.0 * seq  # what was predicted of the last one is over
+        say(state, "a", 2 * seq - 2, now)
+        chosen = found(now)
+        assert dict(chosen.match.loaded) == {"CPU": 6_400}
+        state.charge(chosen, replace(prompt, id=str(seq)), now)
+        said = Done(
+            decision_id=str(seq),
+            outcome=Outcome.OK,
+            status=200,
+            prompt_tokens=6_410,
+            cached_tokens=6_400,
+            completion_tokens=11,
+            ttft_s=1.0,
+            duration_s=2.0,
+        )
+        say(
+            state,
+            "a",
+            2 * seq - 1,
+            now + 2.0,
+            first_tokens=(FirstToken(str(seq), 1.0),),
+            done=(said,),
+        )
+        state.tick(now + 10.0)
+    say(state, "a", 12, 140.0)
+    assert 0 < found(140.0).match.credited_tokens < 0.3 * 6_400
 
 
 def test_C21_ipv6_has_one_identity_and_a_bracketed_address_everywhere() -> None:

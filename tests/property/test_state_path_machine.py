@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from epp.state.pool import PoolRules
+from epp.state.rules import PoolRules
 from epp.state.store import Reader, Writer
 from epp.state.store.memory import ServerLimits, StateServer
 from epp.state.store.place import Place, read_access

@@ -190,6 +190,7 @@ def test_a_match_is_the_same_for_one_endpoint_and_for_all(
         prefill_tokens_per_s=np.full(len(rows), 8000.0),
         block_tokens=64,
         prompt_tokens=prompt,
+        load_tokens_per_s=lambda _: np.full(len(rows), 200_000.0),
     )
     for row, (precise, predicted, fresh, value) in enumerate(rows):
         told, guessed = min(prompt, 64 * precise), min(prompt, 64 * predicted)

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from epp.framework import Match, Source
+from epp.framework import EndpointId, Incarnation, Match, PoolId, Source
+from epp.state.loading import Loading
 from epp.state.matching import Matches, matches
 from epp.state.prefix import TierDepths
 
 CPU_TOKENS_PER_S = 200_000.0
+LIVES = (Incarnation(EndpointId(PoolId("pool"), "pod", 8000), 1),)
 
 
 def one(
@@ -31,7 +33,7 @@ def one(
         prefill_tokens_per_s=np.array([speed]),
         block_tokens=64,
         prompt_tokens=6400,
-        load_tokens_per_s=told or {},
+        load_tokens_per_s=lambda tier: Loading(told or {}).speeds(tier, LIVES, 0.0),
     )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from epp.framework import Speeds
-from epp.state.pace import ENOUGH, DecodePace, Durations, InUse, Paces, PrefillPace, Steps
+from epp.state.pace import ENOUGH, DecodePace, Durations, InUse, Paces, Steps, TokenPace
 
 
 def test_the_speed_of_prefills_needs_samples_and_stays_within_bounds() -> None:
-    pace = PrefillPace()
+    pace = TokenPace()
     pace.observe(10, 1.0)
     pace.observe(1_000, 0.0)
     pace.observe(1_000, float("nan"))
@@ -27,14 +27,14 @@ def test_the_speed_of_prefills_needs_samples_and_stays_within_bounds() -> None:
 
 
 def test_a_third_of_odd_samples_does_not_move_the_speed_of_prefills() -> None:
-    pace = PrefillPace()
+    pace = TokenPace()
     for number in range(60):
         pace.observe(4_000, 0.5 if number % 3 else 60.0)
     assert pace.measured == 8_000
 
 
 def test_long_prompts_say_how_fast_prefills_are() -> None:
-    pace = PrefillPace()
+    pace = TokenPace()
     for _ in range(10):
         pace.observe(100, 0.05 + 100 / 8_000)
         pace.observe(8_000, 0.05 + 1.0)
@@ -43,7 +43,7 @@ def test_long_prompts_say_how_fast_prefills_are() -> None:
 
 
 def test_a_prefill_speed_that_changes_is_followed_within_a_window() -> None:
-    pace = PrefillPace(window=16)
+    pace = TokenPace(window=16)
     for _ in range(16):
         pace.observe(8_000, 1.0)
     for _ in range(9):
@@ -151,7 +151,7 @@ def test_p99_stays_between_floor_and_cap() -> None:
 
 @pytest.mark.parametrize("before", [2, 11, 31])
 def test_one_long_prompt_that_waited_does_not_move_the_speed_of_prefills(before: int) -> None:
-    pace = PrefillPace()
+    pace = TokenPace()
     for number in range(before):
         pace.observe(200, 200 / (8000.0 + number))
     pace.observe(8000, 8000 / 60.0)

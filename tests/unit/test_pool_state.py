@@ -8,7 +8,8 @@ from epp.state.charges import Charges
 from epp.state.endpoints import Endpoints, Member
 from epp.state.load import LoadBook
 from epp.state.metrics_page import EngineMetrics
-from epp.state.pool import PoolRules, PoolState
+from epp.state.pace import PRIOR_PREFILL_TOKENS_PER_S as PRIOR
+from epp.state.pool import PoolState
 from epp.state.prefix.index import PrefixIndex
 from epp.state.prefix.predicted import PredictedIndex
 from epp.state.records import (
@@ -19,10 +20,12 @@ from epp.state.records import (
     Outcome,
     Part,
     Record,
+    TierChange,
     encode,
 )
 from epp.state.replicas import own
 from epp.state.reports import LoadReport
+from epp.state.rules import PoolRules
 
 POOL = PoolId("p")
 A, B = EndpointId(POOL, "a", 1), EndpointId(POOL, "b", 1)
@@ -621,3 +624,34 @@ def test_on_an_engine_that_tells_its_size_no_more_is_predicted_than_fits() -> No
         found = state.candidates(keys, block_tokens=64, prompt_tokens=300, now=0.0)
         state.charge(next(one for one in found if one.id == A), request(name, keys), 0.0)
     assert state.sizes["predicted-blocks"] == 5
+
+
+@pytest.mark.parametrize(("streaming", "learnt"), [(True, 1_000.0), (False, PRIOR)])
+def test_an_answer_that_comes_whole_says_nothing_of_prefills(
+    streaming: bool, learnt: float
+) -> None:
+    state = new_state()
+    for number in range(5):
+        now = 10.0 * number
+        keys = tuple(range(1_000 * number, 1_000 * number + 10))
+        state.charge(pick(state, A, now, keys), request(str(number), keys), now)
+        state.response_headers(str(number), 200, now + 0.1, streaming=streaming)
+        state.first_byte(str(number), now + 0.650)
+        state.finished(str(number), now + 0.7)
+    assert pick(state, A, 60.0).speeds.prefill_tokens_per_s == pytest.approx(learnt, rel=0.01)
+
+
+def test_a_prompt_that_was_loaded_says_nothing_of_how_fast_prompts_are_computed() -> None:
+    state = new_state()
+    writer = Writer(state, A)
+    tiers = (TierChange("CPU", KEYS),)
+    writer.say(0.0, blocks=BlockChange(reset=True, tiers=tiers))
+    for number in range(5):
+        writer.say(10.0 * number)
+        now = 10.0 * number
+        chosen = pick(state, A, now)
+        assert dict(chosen.match.loaded) == {"CPU": 64 * len(KEYS)}
+        state.charge(chosen, request(str(number)), now)
+        state.first_byte(str(number), now + 5.0)
+        state.finished(str(number), now + 6.0)
+    assert pick(state, A, 60.0).speeds.prefill_tokens_per_s == PRIOR
