@@ -134,20 +134,25 @@ async def test_a_file_of_objectives_is_followed(endpoints: str, tmp_path: Path) 
         await _metric(url, "epp_objectives_current", 0.0)
 
 
-async def test_a_bad_file_of_objectives_stops_the_start_with_its_place(
-    endpoints: str, tmp_path: Path
-) -> None:
-    objectives = tmp_path / "o.yaml"
-    objectives.write_text(OBJECTIVE.replace("gold", "Gold"))
+async def refused(*arguments: str) -> str:
+    """What a picker says that does not start."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
-        *("--objectives-file", str(objectives), *FREE_PORTS),
+        *(sys.executable, "-m", "epp.cli", "serve", *arguments, *FREE_PORTS),
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(scaled(30.0)):
         _, said = await process.communicate()
     assert process.returncode == 2
-    assert said.decode().startswith(f"epp: {objectives}:1:70 'name': expected at most 253")
+    return said.decode()
+
+
+async def test_a_bad_file_of_objectives_stops_the_start_with_its_place(
+    endpoints: str, tmp_path: Path
+) -> None:
+    objectives = tmp_path / "o.yaml"
+    objectives.write_text(OBJECTIVE.replace("gold", "Gold"))
+    said = await refused("--endpoints-file", endpoints, "--objectives-file", str(objectives))
+    assert said.startswith(f"epp: {objectives}:1:70 'name': expected at most 253")
 
 
 async def test_a_bad_configuration_stops_the_start_with_its_place(
@@ -155,15 +160,8 @@ async def test_a_bad_configuration_stops_the_start_with_its_place(
 ) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG + "plugins: [{type: no-such-scorer}]\n")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp.cli", "serve", "--endpoints-file", endpoints),
-        *("--config-file", str(config), *FREE_PORTS),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(scaled(30.0)):
-        _, said = await process.communicate()
-    assert process.returncode == 2
-    assert said.decode().startswith(f"epp: {config}:3:12 unknown plugin type 'no-such-scorer'")
+    said = await refused("--endpoints-file", endpoints, "--config-file", str(config))
+    assert said.startswith(f"epp: {config}:3:12 unknown plugin type 'no-such-scorer'")
 
 
 def _write(path: Path, text: str) -> None:

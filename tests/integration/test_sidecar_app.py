@@ -13,7 +13,9 @@ import pytest
 from epp.framework import EndpointId, PoolId
 from epp.state.blocks import seed_of, token_keys
 from epp.state.records import Outcome
+from tests.fakes import relays
 from tests.fakes.engines import running_engine
+from tests.fakes.pods import sidecar_process
 from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream, answer
 from tests.fakes.waiting import until
@@ -22,6 +24,8 @@ from tests.timing import scaled
 pytestmark = pytest.mark.usefixtures("each_relay")
 
 PROMPT = list(range(1000, 1400))
+ABSENT = ("--name", "n", "--engine-url", "http://127.0.0.1:1")
+"""Flags of a sidecar before an engine that never comes."""
 DECISION = {"x-epp-decision-id": "d-1", "x-epp-predicted-cached-tokens": "128"}
 
 
@@ -268,19 +272,10 @@ async def test_requests_pass_while_the_log_is_away() -> None:
 
 
 async def test_sigterm_ends_the_process_with_status_zero() -> None:
-    program = (
-        "import asyncio; from sidecar.app import run; from sidecar.settings import SidecarSettings;"
-        "s = SidecarSettings(pool='p', name='n', host='127.0.0.1', port=0, metrics_port=0,"
-        " settle_s=0, engine_url='http://127.0.0.1:1');"
-        "asyncio.run(run(s))"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        while b"sidecar listens" not in await process.stdout.readline():
-            pass
+    async with (
+        sidecar_process(*ABSENT, "--relay", relays.kind, "--settle", "0") as (process, _, _),
+        asyncio.timeout(scaled(10)),
+    ):
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
 
@@ -303,19 +298,8 @@ async def test_a_background_task_that_fails_is_counted_and_requests_pass() -> No
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:
-    program = (
-        "import asyncio; from sidecar.app import run; from sidecar.settings import SidecarSettings;"
-        "s = SidecarSettings(pool='p', name='n', host='127.0.0.1', port=0, metrics_port=0,"
-        " settle_s=60, grace_s=60, engine_url='http://127.0.0.1:1');"
-        "asyncio.run(run(s))"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        while b"sidecar listens" not in await process.stdout.readline():
-            pass
+    flags = ("--relay", relays.kind, "--settle", "60", "--grace", "60")
+    async with sidecar_process(*ABSENT, *flags) as (process, _, _), asyncio.timeout(scaled(10)):
         process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
         assert process.returncode is None

@@ -49,6 +49,7 @@ async def test_the_file_is_read_once(tmp_path: Path) -> None:
     made = picker(config(file))
     made.load_members()
     await made.members.run()  # and does not wait for any change
+    assert names(made) == ["10.0.0.1:8000"]
 
 
 async def test_the_file_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
