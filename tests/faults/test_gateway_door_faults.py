@@ -274,6 +274,7 @@ async def test_G11_only_paths_of_the_api_reach_an_engine(tmp_path: Path, shipped
         assert b"content-type: application/json" in said
         error = json.loads(said.partition(b"\r\n\r\n")[2])["error"]
         assert error["code"] == "path_not_found"
+        assert "it serves /v1/chat/completions, " in error["message"]
         for path, arrives in ALLOWED.items():
             assert (await ask(here, path)).split()[1] == b"200", path
             assert here.backends[1].seen[-1].target == arrives
@@ -303,7 +304,7 @@ async def test_G12_floods_of_headers_get_431_and_never_500(
     tmp_path: Path, shipped: Shipped
 ) -> None:
     """Protected by the filter that is off without a route (else a request that Envoy cannot take is
-    cut without an answer), and by `_TOO_MANY_HEADERS` in sim/gateway/envoy (else one that leaves no
+    cut without an answer), and by the first mapper in sim/gateway/refusals (else one that leaves no
     room for the picker's headers is a 503)."""
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
     ours = tuple((f"x-our-{number}", "v" * 100) for number in range(5))
@@ -326,6 +327,56 @@ async def test_G12_floods_of_headers_get_431_and_never_500(
             assert said.split()[1] == expected, (len(headers), said)
         await until(lambda: here.picker.counts.live == 0)
         assert here.picker.counts.faults == 0
+
+
+@each_file
+async def test_A08_what_the_gateway_itself_refuses_is_an_error_that_clients_read(
+    tmp_path: Path, shipped: Shipped
+) -> None:
+    """Protected by `sim/gateway/refusals.mappers`; red when Envoy says it in plain text, or says
+    nothing."""
+    async with as_shipped(tmp_path, shipped) as here:
+        for path, headers, status, says in (
+            ("/v1/completions", f"x: {'a' * 70_000}\r\n", 431, "send fewer, or smaller ones"),
+            ("/v1/completions", numbered(200), 431, "send fewer, or smaller ones"),
+            ("/v1%2Fcompletions", "", 400, "cannot take this request: path_normalization_failed"),
+        ):
+            said = await ask(here, path, method="POST", headers=headers)
+            assert refused(said) == (status, "invalid_request_error", status), said
+            assert says in said.decode()
+
+
+@pytest.mark.parametrize("shipped", SHIPPED[:1], ids=str)
+async def test_A08_a_picker_out_of_reach_is_told_as_one_that_may_come_back(
+    tmp_path: Path, shipped: Shipped
+) -> None:
+    """Protected as above."""
+    async with as_shipped(tmp_path, shipped) as here:
+        await here.picker.drain(0)
+        said = await ask(here, "/v1/completions", method="POST")
+        assert refused(said) == (503, "service_unavailable", 503), said
+        assert "send it again a little later" in said.decode()
+
+
+@each_file
+async def test_A08_the_pickers_own_words_pass_the_gateway_as_they_are(
+    tmp_path: Path, shipped: Shipped
+) -> None:
+    """Protected by the mappers' conditions; red when a refusal is wrapped into another one."""
+    async with as_shipped(tmp_path, shipped) as here:
+        for refusal in (BadRequest("send a `model`"), NoEndpoint("nobody is ready")):
+            here.director.script = lambda _, said=refusal: said
+            said = await ask(here, "/v1/completions", method="POST")
+            assert refused(said) == (refusal.status, refusal.kind, refusal.reason), said
+
+
+def refused(said: bytes) -> tuple[int, str, object]:
+    """Status, type and code of an answer in the API's shape."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert b"content-type: application/json\r\n" in head.lower() + b"\r\n"
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error["type"], error["code"]
 
 
 def numbered(count: int) -> str:

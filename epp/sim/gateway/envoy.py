@@ -21,24 +21,10 @@ from pathlib import Path
 
 from epp import protocol
 
+from . import refusals
 from .clusters import POOL, TYPE, Json, address, named_pool, picker, pool, seconds
 from .modes import Shape, Trailers, ext_proc
 from .routes import API_PATHS, REGEX_LIMIT, RoutedPool, routes
-
-_TOO_MANY_HEADERS: Json = {
-    "filter": {
-        "extension_filter": {
-            "name": "no-room-for-the-decision",
-            "typed_config": {
-                "@type": TYPE + "access_loggers.filters.cel.v3.ExpressionFilter",
-                "expression": "response.code_details == 'header_mutation_result_exceeds_limit'",
-            },
-        }
-    },
-    "status_code": 431,
-}
-"""A request just below Envoy's limits (100 headers, 60 KiB) has no room for the picker's headers.
-Envoy calls that a fault of the picker; it is answered as one header more would be (G12)."""
 
 _BUFFER_BYTES = 2**20
 """What a connection may hold before its sender has to wait."""
@@ -167,7 +153,7 @@ def _listener(settings: EnvoySettings) -> Json:
                 },
             }
         ],
-        "local_reply_config": {"mappers": [_TOO_MANY_HEADERS]},
+        "local_reply_config": {"mappers": refusals.mappers()},
         "stream_idle_timeout": seconds(settings.idle_timeout_s),
         "request_headers_timeout": "30s",
         "route_config": routes(

@@ -14,6 +14,7 @@ from epp.errors import ConfigError
 
 from .clusters import POOL, TYPE, Json, seconds
 from .modes import on
+from .refusals import not_found
 
 API_PATHS = (
     "/v1/chat/completions",
@@ -125,7 +126,7 @@ class _Paths:
             }
             passing = [plain | {"match": plain["match"] | declared}, retried]
         if tuple(self.paths) != EVERY_PATH:
-            passing.append(_not_found() | (on(False) if self.picked else {}))
+            passing.append(_not_found(self.paths) | (on(False) if self.picked else {}))
         return passing
 
 
@@ -139,16 +140,11 @@ def _match(paths: Sequence[str]) -> Json:
     return {"safe_regex": {"regex": f"(?:{words})(?:/.*)?"}}
 
 
-def _not_found() -> Json:
+def _not_found(paths: Sequence[str]) -> Json:
     """Said by Envoy itself."""
-    message = "this gateway serves no such path"
-    body = '{"error":{"message":"%s","type":"invalid_request_error","param":null,"code":"%s"}}'
     return {
         "match": {"prefix": "/"},
-        "direct_response": {
-            "status": 404,
-            "body": {"inline_string": body % (message, "path_not_found")},
-        },
+        "direct_response": {"status": 404, "body": {"inline_string": not_found(paths)}},
         "response_headers_to_add": [
             {
                 "header": {"key": "content-type", "value": "application/json"},
