@@ -142,7 +142,7 @@ async def test_A21_readiness_goes_at_once_and_liveness_stays(tmp_path: Path) -> 
         await running.send(envoy.request_headers({":path": "/", ":method": "GET"}, end=True))
         await running.replies(1)
         picker.terminate()
-        await asyncio.sleep(scaled(0.5))
+        await picker.until_serving(False, within_s=0.5)
         assert await _status(picker, "readiness") == "NOT_SERVING"
         assert await _status(picker, "liveness") == "SERVING"
         assert await _status(picker, protocol.EXT_PROC_SERVICE) == "NOT_SERVING"
@@ -262,7 +262,7 @@ async def test_G14_a_retry_storm_ends_when_the_engines_are_back(
         client = await stack.enter_async_context(
             aiohttp.ClientSession(before.url, connector=connector)
         )
-        out_s = scaled(5 if clients > 20 else 2)
+        out_s = 5 if clients > 20 else 2
         statuses: Counter[int] = Counter()
         back: list[float] = []
         begun = time.perf_counter()
