@@ -167,4 +167,4 @@ class BodyIntake:
         self._held = 0
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"the request body is larger than {self.limit} bytes")
+        return TooLarge(f"the request body is larger than {self.limit} bytes; send a smaller one")

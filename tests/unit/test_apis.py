@@ -1,6 +1,7 @@
 """Which requests are understood, which pass unscored, which are refused."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -126,6 +127,7 @@ def test_a08_a_body_that_is_no_json_object_with_a_model_is_refused(body: bytes, 
     with pytest.raises(BadRequest) as caught:
         catalog.parse(_post(body, path))
     assert caught.value.status == 400
+    assert re.search(r"send a (JSON object with a )?`model`", str(caught.value))
 
 
 @pytest.mark.parametrize("path", NAMELESS)

@@ -26,7 +26,7 @@ from . import (
     vllm_grpc,
 )
 from .prompt import Parsed
-from .reading import NOT_JSON
+from .reading import NOT_JSON, SEND
 
 Parser = Callable[[str, bytes], Parsed]
 
@@ -199,7 +199,7 @@ def _unread(arrival: Arrival, suffix: str) -> str:
         why = "" if media_type == "multipart/form-data" else "not a form"
     elif not arrival.body and (is_json or not arrival.has_body):
         if suffix not in BODILESS:
-            raise BadRequest(f"{NOT_JSON}the body is empty; send a JSON object with a `model`")
+            raise BadRequest(f"{NOT_JSON}the body is empty; {SEND}")
     elif not is_json:
         why = "not JSON"
     return why

@@ -47,7 +47,9 @@ def unfolded(body: bytes, coding: str, limit: int) -> bytes:
             return _member(body, _deflate_bits(body), limit)[0]
         return _members(body, limit)
     except zlib.error:
-        raise BadRequest("the body is not what its content-encoding says") from None
+        raise BadRequest(
+            "the body is not what its content-encoding says; send it whole, and name its own"
+        ) from None
 
 
 def _members(body: bytes, limit: int) -> bytes:
@@ -65,7 +67,7 @@ def _member(body: bytes, bits: int, limit: int) -> tuple[bytes, bytes]:
     reader = zlib.decompressobj(bits)
     content = reader.decompress(body, limit + 1)
     if len(content) > limit:
-        raise TooLarge("the body unfolds to more bytes than a request may have")
+        raise TooLarge("the body unfolds to more bytes than a request may have; send a smaller one")
     if not reader.eof:
         raise zlib.error("cut short")
     return content, reader.unused_data

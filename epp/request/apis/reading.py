@@ -18,6 +18,7 @@ from .prompt import Parsed
 
 NOT_JSON = "error unmarshaling request bodyMap: "
 """How the reference picker begins when a body is no JSON object; clients look for it."""
+SEND = "send a JSON object with a `model`"
 NO_MODEL = "model not found in request body: send a `model` that is a string and not empty"
 
 ABSENT = msgspec.Raw(NULL)
@@ -45,11 +46,13 @@ def read(decoder: "msgspec.json.Decoder[_B]", body: bytes, *, nameless: bool = F
     try:
         request = decoder.decode(body)
     except msgspec.ValidationError:
-        raise BadRequest(NO_MODEL if _is_object(body) else f"{NOT_JSON}not an object") from None
+        raise BadRequest(
+            NO_MODEL if _is_object(body) else f"{NOT_JSON}not an object; {SEND}"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     except RecursionError:
-        raise BadRequest(f"{NOT_JSON}nested too deeply") from None
+        raise BadRequest(f"{NOT_JSON}nested too deeply; {SEND}") from None
     if not request.model and not nameless:
         raise BadRequest(NO_MODEL)
     return request
@@ -63,9 +66,9 @@ def odd(api: str, path: str, body: bytes, *, nameless: bool = False) -> Parsed:
     try:
         decoded = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise BadRequest(f"{NOT_JSON}not valid JSON") from None
+        raise BadRequest(f"{NOT_JSON}not valid JSON; {SEND}") from None
     if not isinstance(decoded, dict):
-        raise BadRequest(f"{NOT_JSON}not an object")
+        raise BadRequest(f"{NOT_JSON}not an object; {SEND}")
     model = decoded.get("model")
     if model is None and nameless:
         model = ""
