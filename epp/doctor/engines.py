@@ -150,7 +150,7 @@ def _at_picker(pool: Served, engine: Engine, given: dict[str, object]) -> Iterat
     host, published = address(str(given.get("endpoint") or "tcp://*:5557"))
     said = engine.workload.annotations.get(KV_EVENTS_PORT)
     if said is None and pool.picker is not None:
-        said = pool.picker.container.flags.get("--kv-events-port")
+        said = pool.picker.flags.get("--kv-events-port")
     port = number(said or "", 0)
     if not port:
         yield _events(

@@ -7,6 +7,7 @@ from epp.control.kube.objects import ACTIVE_PORTS
 
 from .findings import Finding, Level
 from .pools import (
+    POOLS_FILE,
     Engine,
     Picker,
     Served,
@@ -18,8 +19,9 @@ from .pools import (
     service_port,
     target_port,
 )
-from .shape import at, labels, rows, table, text, texts
-from .workloads import Deployed, Workload
+from .reach import closed_ports
+from .shape import at, labels, text
+from .workloads import Deployed
 
 _label = partial(Finding, check="labels")
 _port = partial(Finding, check="ports")
@@ -40,6 +42,14 @@ def check_labels(deployed: Deployed) -> Iterator[Finding]:
         yield from _pool(pool, deployed)
     for picker in pickers(deployed):
         yield from _has_pool(picker, known)
+        if POOLS_FILE in picker.flags:
+            yield _label(
+                level=Level.NOTE,
+                where=picker.where,
+                what="its pools are not looked at: no ConfigMap here holds the pools of "
+                f"{picker.flags[POOLS_FILE] or 'its file'}",
+                fix="give the ConfigMap too, or mend its text",
+            )
 
 
 def _pool(pool: Served, deployed: Deployed) -> Iterator[Finding]:
@@ -93,7 +103,17 @@ def _asked(pool: Served, deployed: Deployed) -> Iterator[Finding]:
             fix="name the picker's Service in endpointPickerRef",
         )
         return
-    if pool.picker is None:
+    by = labels(service, "spec", "selector")
+    if pool.picker is None and any(
+        one.workload.selected(pool.namespace, by) for one in pickers(deployed)
+    ):
+        yield _label(
+            level=Level.ERROR,
+            where=pool.where,
+            what=f"the picker behind the Service {name!r} serves other pools only",
+            fix=f"an entry of its pools file with name: {pool.name}",
+        )
+    elif pool.picker is None:
         yield _label(
             level=Level.NOTE,
             where=pool.where,
@@ -112,8 +132,8 @@ def _asked(pool: Served, deployed: Deployed) -> Iterator[Finding]:
 
 
 def _has_pool(picker: Picker, known: list[Served]) -> Iterator[Finding]:
-    flags = picker.container.flags
-    if {"--endpoint-selector", "--endpoints-file", "--pools-file"} & flags.keys():
+    flags = picker.flags
+    if {"--endpoint-selector", "--endpoints-file", POOLS_FILE} & flags.keys():
         return
     if "file-discovery" in flags.get("--config-text", "") or "--config-file" in flags:
         return
@@ -137,10 +157,7 @@ def check_ports(deployed: Deployed) -> Iterator[Finding]:
                 yield from _before(engine)
         if pool.declared is not None:
             yield from _reached(pool, deployed)
-        for engine in pool.engines:
-            yield from _admitted(engine.workload, engine.served_at, "requests", deployed)
-    for picker in pickers(deployed):
-        yield from _admitted(picker.workload, picker.grpc_port, "gateways", deployed)
+    yield from closed_ports(deployed)
 
 
 def _served_at(pool: Served, engine: Engine) -> Iterator[Finding]:
@@ -222,40 +239,3 @@ def _reached(pool: Served, deployed: Deployed) -> Iterator[Finding]:
             what=f"port {number} has no appProtocol: some gateways would speak HTTP/1.1 to it",
             fix="appProtocol: http2, or kubernetes.io/h2c with --secure-serving=false",
         )
-
-
-def _admitted(pods: Workload, port: int, who: str, deployed: Deployed) -> Iterator[Finding]:
-    """Where policies close pods, one of them has to open this port."""
-    closing = [
-        one
-        for one in deployed.kinds("NetworkPolicy")
-        if (text(one, "metadata", "namespace") or "default") == pods.namespace
-        and labels(one, "spec", "podSelector", "matchLabels").items() <= pods.labels.items()
-        and not rows(one, "spec", "podSelector", "matchExpressions")
-        and "Ingress" in (texts(one, "spec", "policyTypes") or ["Ingress"])
-    ]
-    rules = [rule for one in closing for rule in rows(one, "spec", "ingress")]
-    if closing and not any(_opens(table(rule), port, pods) for rule in rules):
-        yield _port(
-            level=Level.ERROR,
-            where=pods.where,
-            what=f"its network policies let nobody in at port {port}, where {who} come",
-            fix="add an ingress rule for the gateway's pods",
-        )
-
-
-def _opens(rule: dict[str, object], port: int, pods: Workload) -> bool:
-    ports = rows(rule, "ports")
-    names = {
-        text(one, "name")
-        for each in pods.containers
-        for one in rows(each.raw, "ports")
-        if at(one, "containerPort") == port
-    }
-    for one in ports:
-        first, last = at(one, "port"), at(one, "endPort")
-        if first is None or first == port or text(one, "port") in names:
-            return True
-        if isinstance(first, int) and isinstance(last, int) and first <= port <= last:
-            return True
-    return not ports

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import urlsplit
 
 import msgspec
+import yaml
 
 from epp.config.endpoints_file import ROLE_LABEL
 from epp.control.kube.objects import SIDECAR, Pool, pods_by, read_pool
@@ -12,33 +14,44 @@ from epp.framework import Role
 from epp.framework.engines import DEFAULT, LABEL, LEGACY_LABEL
 
 from .shape import Object, at, labels, rows, table, text
-from .workloads import Container, Deployed, Workload, namespace_of, where
+from .workloads import Container, Deployed, Workload, mounted, namespace_of, where
 
 IMAGE = "gie-epp"
 GRPC_PORT = 9002
 SIDECAR_PORT = 8000
+POOLS_FILE = "--pools-file"
 _NOTHING = Pool("", "", ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picker:
-    """Pods that run `epp serve`."""
+    """Pods that run `epp serve`, for one pool."""
 
     workload: Workload
     container: Container
+    own: Mapping[str, str] | None = None
+    """What a pools file says of this pool; None: the command line is all that is known."""
 
     @property
     def where(self) -> str:
         return self.workload.of(self.container)
 
+    @cached_property
+    def flags(self) -> dict[str, str]:
+        """A pool's own go before the command line's."""
+        if self.own is None:
+            return self.container.flags
+        said = self.container.flags
+        return {flag: value for flag, value in said.items() if flag != POOLS_FILE} | {**self.own}
+
     @property
     def pool_name(self) -> str:
-        return self.container.flags.get("--pool-name", "default")
+        return self.flags.get("--pool-name", "default")
 
     @property
     def namespace(self) -> str:
         """Of its pool."""
-        return self.container.flags.get("--pool-namespace") or self.workload.namespace
+        return self.flags.get("--pool-namespace") or self.workload.namespace
 
     @property
     def grpc_port(self) -> int:
@@ -112,10 +125,34 @@ class Served:
 
 
 def pickers(deployed: Deployed) -> Iterator[Picker]:
+    """Of several pools in one process each by itself."""
     for workload in deployed.workloads:
         for container in workload.containers:
             if _serves(container):
-                yield Picker(workload=workload, container=container)
+                owns = _of_file(workload, container, deployed)
+                for own in owns or (None,):
+                    yield Picker(workload=workload, container=container, own=own)
+
+
+def _of_file(workload: Workload, container: Container, deployed: Deployed) -> list[dict[str, str]]:
+    """The flags of each pool that its pools file names, as far as it can be read."""
+    path = container.flags.get(POOLS_FILE, "")
+    try:
+        said = yaml.safe_load(mounted(workload, container, path, deployed) or "")
+    except (yaml.YAMLError, ValueError):
+        return []
+    return [
+        {"--pool-name": text(one, "name")}
+        | {f"--{flag}": _word(value) for flag, value in table(one, "flags").items()}
+        for one in rows(said, "pools")
+    ]
+
+
+def _word(value: object) -> str:
+    """As it would stand on a command line."""
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def pools(deployed: Deployed) -> list[Served]:
@@ -138,11 +175,11 @@ def _image(image: str) -> str:
 
 
 def _selector(picker: Picker) -> str:
-    return picker.container.flags.get("--endpoint-selector", "")
+    return picker.flags.get("--endpoint-selector", "")
 
 
 def _selected(picker: Picker, deployed: Deployed) -> Served:
-    ports = picker.container.flags.get("--endpoint-target-ports", "").split(",")
+    ports = picker.flags.get("--endpoint-target-ports", "").split(",")
     fault, pool = "", _NOTHING
     try:
         pool = pods_by(_selector(picker), ports)
@@ -168,14 +205,17 @@ def _declared(one: Object, every: list[Picker], deployed: Deployed) -> Served:
     except (ValueError, TypeError) as error:
         fault = str(error)
     namespace = namespace_of(one)
+    name = text(one, "metadata", "name")
     behind = _behind(one, namespace, deployed)
+    asked = [each for each in every if each.workload in behind]
+    asked = [each for each in asked if each.own is None or each.pool_name == name]
     return Served(
         where=where(one),
-        name=text(one, "metadata", "name"),
+        name=name,
         namespace=namespace,
         selector=_pairs(pool.selector),
         ports=pool.ports,
-        picker=next((each for each in every if each.workload in behind), None),
+        picker=asked[0] if asked else None,
         engines=_engines(namespace, pool, deployed),
         declared=one,
         fault=fault,

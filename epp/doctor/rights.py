@@ -7,7 +7,7 @@ from typing import Any
 from epp.control.kube.declared import GROUPS, OBJECTIVES, REWRITES
 
 from .findings import Finding, Level
-from .pools import Picker, pickers
+from .pools import POOLS_FILE, Picker, pickers
 from .shape import at, rows, text, texts
 from .workloads import Deployed, namespace_of
 
@@ -20,7 +20,7 @@ _KINDS = ("Role", "RoleBinding")
 def check_rbac(deployed: Deployed) -> Iterator[Finding]:
     """Of every picker that asks Kubernetes."""
     for picker in pickers(deployed):
-        if {"--endpoints-file", "--pools-file", "--kubeconfig"} & picker.container.flags.keys():
+        if {"--endpoints-file", POOLS_FILE, "--kubeconfig"} & picker.flags.keys():
             continue
         yield from _token(picker, deployed)
         if not deployed.unread & {*_KINDS}:
@@ -49,7 +49,7 @@ def _token(picker: Picker, deployed: Deployed) -> Iterator[Finding]:
 
 def _needed(picker: Picker) -> Iterator[tuple[str, str, Level]]:
     """Group, resource, and how bad it is without."""
-    flags = picker.container.flags
+    flags = picker.flags
     yield "", "pods", Level.ERROR
     if "--endpoint-selector" not in flags:
         yield flags.get("--pool-group", _GROUP), "inferencepools", Level.ERROR

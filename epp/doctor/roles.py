@@ -115,7 +115,7 @@ def _trust(pool: Served, engine: Engine) -> Iterator[Finding]:
     picker = pool.picker
     if picker is None or "--handoff-key-file" not in own:
         return
-    if "--handoff-key-file" not in picker.container.flags:
+    if "--handoff-key-file" not in picker.flags:
         yield _handoff(
             level=Level.ERROR,
             where=picker.where,

@@ -18,7 +18,7 @@ _SAME = (
 def check_store(deployed: Deployed) -> Iterator[Finding]:
     """One log for all, and one way to name blocks."""
     for picker in pickers(deployed):
-        store = picker.container.flags.get("--store", "memory")
+        store = picker.flags.get("--store", "memory")
         if store == "memory" and picker.workload.replicas > 1:
             yield _found(
                 level=Level.ERROR,
@@ -38,7 +38,7 @@ def _meet(picker: Picker, engine: Engine) -> Iterator[Finding]:
     assert engine.sidecar is not None
     url = engine.sidecar.flags.get("--state-url") or engine.sidecar.environment.get("EPP_STATE_URL")
     streams = (url or _DEFAULT_STATE).startswith("tcp://")
-    store = picker.container.flags.get("--store", "memory")
+    store = picker.flags.get("--store", "memory")
     if streams != (store == "memory"):
         yield _found(
             level=Level.ERROR,
@@ -53,7 +53,7 @@ def _meet(picker: Picker, engine: Engine) -> Iterator[Finding]:
 
 def _alike(picker: Picker, engine: Engine) -> Iterator[Finding]:
     assert engine.sidecar is not None
-    ours, theirs = picker.container.flags, engine.sidecar.flags
+    ours, theirs = picker.flags, engine.sidecar.flags
     where = engine.workload.of(engine.sidecar)
     for at_picker, at_sidecar, default in _SAME:
         said, wanted = theirs.get(at_sidecar, default), ours.get(at_picker, default)

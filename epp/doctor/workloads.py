@@ -147,6 +147,30 @@ class Deployed:
         return tuple(one for one in self.workloads if by and one.selected(namespace, by))
 
 
+def mounted(workload: Workload, container: Container, path: str, deployed: Deployed) -> str | None:
+    """The text of a file that a container sees; None where no ConfigMap here holds it."""
+    for mount in rows(container.raw, "volumeMounts"):
+        folder = text(mount, "mountPath") or "/-"
+        if not PurePosixPath(path).is_relative_to(folder):
+            continue
+        below = PurePosixPath(text(mount, "subPath")) / PurePosixPath(path).relative_to(folder)
+        for volume in rows(workload.spec, "volumes"):
+            if text(volume, "name") != text(mount, "name"):
+                continue
+            for source in (volume, *rows(volume, "projected", "sources")):
+                found = _kept(table(source, "configMap"), str(below), workload, deployed)
+                if found is not None:
+                    return found
+    return None
+
+
+def _kept(source: Object, file: str, workload: Workload, deployed: Deployed) -> str | None:
+    named = deployed.named("ConfigMap", workload.namespace, text(source, "name"))
+    items = {text(one, "path"): text(one, "key") for one in rows(source, "items")}
+    key = items.get(file, "") if items else file
+    return labels(named, "data").get(key)
+
+
 def namespace_of(found: Object) -> str:
     return text(found, "metadata", "namespace") or "default"
 
