@@ -15,13 +15,19 @@ from .flags import AsJson, run
 MAX_FOUND = 20
 """Decisions of one id that are asked for: a client is free to use its own for all its requests."""
 
+EXPECTED = {"decisions", "replica", "kept", "now"}
+_OF_AN_ANSWER = re.compile(r"(?:chatcmpl-|cmpl-|resp_|msg_)(.+)")
+"""Ids of vLLM's answers go on as the x-request-id of the request."""
 _OWN_ID = re.compile(r"(?:([a-z0-9.-]+)-)?[0-9a-f]{32}")
 
 
 def explain(
     request_id: Annotated[
         str,
-        typer.Argument(help="The picker's own id of a decision, or the client's x-request-id."),
+        typer.Argument(
+            help="The picker's own id of a decision, the x-request-id, or the id of an answer of "
+            "vLLM, such as cmpl-…"
+        ),
     ],
     *,
     admin: Annotated[
@@ -40,15 +46,14 @@ def explain(
     from epp.observe.explain_text import text
 
     token = None if admin_token_file is None else read_header_token(admin_token_file)
-    page = run(
-        admin_page(
-            admin,
-            "/debug/decisions",
-            token,
-            expected={"decisions", "replica", "kept", "now"},
-            query={"request_id": request_id, "limit": str(MAX_FOUND)},
-        )
-    )
+
+    def asked(name: str) -> dict[str, Any]:
+        query = {"request_id": name, "limit": str(MAX_FOUND)}
+        return run(admin_page(admin, "/debug/decisions", token, expected=EXPECTED, query=query))
+
+    page, of_answer = asked(request_id), _OF_AN_ANSWER.fullmatch(request_id)
+    if not page["decisions"] and of_answer is not None:
+        page = asked(of_answer[1])
     found = page["decisions"]
     if not found:
         why = missing(request_id, page)

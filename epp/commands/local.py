@@ -124,6 +124,9 @@ def up(
         Gateway,
         typer.Option(help="full-duplex: answers pass the picker, as gateways of a pool do it."),
     ] = "standalone",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start parts again that die, as a kubelet would.")
+    ] = False,
     port_base: PortBase = None,
     auto_ports: AutoPorts = False,
     run_dir: RunDir = None,
@@ -151,7 +154,7 @@ def up(
         run_dir=run_dir,
         vllm_venv=vllm_venv,
     )
-    raise typer.Exit(run(up(settings, as_json=as_json)))
+    raise typer.Exit(run(up(settings, as_json=as_json, restart=restart)))
 
 
 local.command("gateway-config")(gateway_config)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -60,6 +61,36 @@ def test_a_part_that_dies_ends_all_of_it_with_its_last_words(tmp_path: Path, par
         said = running.errors.read_text()
         assert f"{part} was killed by signal 9" in said
         assert f"{part}.log" in said
+
+
+def test_with_restart_a_part_that_dies_starts_again_and_the_rest_stays(tmp_path: Path) -> None:
+    with local_up(tmp_path, "--engines", "1", "--restart") as running:
+        for part in ("engine-0", "epp"):
+            os.kill(running.pids.pop(part), signal.SIGKILL)
+        deadline = time.monotonic() + scaled(30)
+        while (status := completed(running.gateway)) != 200:
+            assert time.monotonic() < deadline, f"{status}: {running.errors.read_text()}"
+            time.sleep(0.2)
+        assert running.end(signal.SIGINT) == 0
+        assert_nothing_left(running)
+        said = running.errors.read_text()
+        for part in ("engine-0", "epp"):
+            assert f"{part} was killed by signal 9: it starts again" in said
+
+
+def completed(gateway: str) -> int:
+    """The status of a request, or 0."""
+    body = json.dumps({"model": "sim", "prompt": "p", "max_tokens": 1}).encode()
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{gateway}/v1/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=scaled(5)) as answer:
+            assert answer.headers["x-request-id"]
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
 
 
 def test_nothing_is_left_when_the_command_itself_is_killed(tmp_path: Path) -> None:

@@ -87,6 +87,20 @@ async def test_all_decisions_of_a_clients_id_are_told(said: Any) -> None:
     assert told.out.count("goes to") == 2
 
 
+async def test_the_id_of_an_answer_is_understood(said: Any) -> None:
+    async with watched() as (desk, _, explain), admin_pages(desk, explain) as url:
+        await desk.route(ask(), headers={protocol.REQUEST_ID: "mine"})
+        await desk.route(ask(), headers={protocol.REQUEST_ID: "msg_own"})
+        for name, told_as in (
+            ("chatcmpl-mine", "mine"),
+            ("cmpl-mine", "mine"),
+            ("resp_mine", "mine"),
+            ("msg_own", "msg_own"),
+        ):
+            told = await said(name, "--admin", url)
+            assert f"x-request-id  {told_as}\n" in told.out, name
+
+
 async def test_who_is_not_known_is_told_what_to_do(said: Any) -> None:
     other, own = f"epp-7-{'a' * 32}", f"epp-0-{'a' * 32}"
     async with watched() as (desk, _, explain), admin_pages(desk, explain) as url:

@@ -1,11 +1,15 @@
 """What people see while a fleet comes up."""
 
 import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from epp.sim.fleets.narrate import Narrator
+from epp.sim.fleets.narrate import Narrator, program, show_map
 from epp.sim.promises.claims import Result
 from epp.sim.promises.demo import report, show, time_scale
 
@@ -37,6 +41,38 @@ def test_a_terminal_shows_one_moving_line() -> None:
         narrator("a", "ready")
     assert "engine" not in text.getvalue()
     assert "\x1b[" in text.getvalue()
+
+
+def test_the_map_says_what_to_do_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "epp")])
+    monkeypatch.chdir(tmp_path)
+    fleet = SimpleNamespace(
+        supervisor=SimpleNamespace(parts=list),
+        settings=SimpleNamespace(model="sim"),
+        gateway="http://127.0.0.1:8080",
+        admin="http://127.0.0.1:9091",
+        metrics="http://127.0.0.1:9090/metrics",
+        run_dir=tmp_path,
+    )
+    show_map(cast("Any", fleet), Console(file=io.StringIO()))
+    told = capsys.readouterr().out
+    assert "bin/epp explain ID --admin http://127.0.0.1:9091 " in told
+    assert "bin/epp top --admin http://127.0.0.1:9091\n" in told
+    assert "curl -i http://127.0.0.1:8080/v1/completions" in told
+
+
+def test_a_program_on_the_path_is_called_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = tmp_path / "epp"
+    found.write_text("")
+    found.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for called in (str(found), "epp/cli.py"):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert program() == "epp"
 
 
 RESULTS = [Result("water is wet", "it was", True), Result("pigs fly", "none did", False)]

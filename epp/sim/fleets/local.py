@@ -1,4 +1,4 @@
-"""`epp local up`: a fleet that runs until Ctrl-C, or until a part of it dies."""
+"""`epp local up`: a fleet that runs until Ctrl-C, or until a part of it dies for good."""
 
 import asyncio
 import random
@@ -13,6 +13,7 @@ from .parts import FleetSettings
 from .ports import Ports, auto_ports, default_ports, shifted_ports
 
 INTERRUPTED = 130
+ALL_ENDS = "a part died, so all of it ends; with --restart it would start again"
 
 
 def chosen_ports(engines: int, base: int | None, *, auto: bool, rng: random.Random) -> Ports:
@@ -55,21 +56,22 @@ def cancelled_by_signals() -> Iterator[Interrupt]:
             loop.remove_signal_handler(number)
 
 
-async def up(settings: FleetSettings, *, as_json: bool) -> int:
-    """Run a fleet. Returns 0 when it was asked to end, 1 when a part died by itself.
+async def up(settings: FleetSettings, *, as_json: bool, restart: bool) -> int:
+    """Run a fleet. Returns 0 when it was asked to end, 1 when a part died by itself; with
+    `restart` such a part is started again.
 
     Raises LocalError when it cannot start.
     """
     with cancelled_by_signals() as interrupt:
         try:
-            return await _up(settings, as_json=as_json)
+            return await _up(settings, as_json=as_json, restart=restart)
         except asyncio.CancelledError:
             if not interrupt.asked:
                 raise
             return 0
 
 
-async def _up(settings: FleetSettings, *, as_json: bool) -> int:
+async def _up(settings: FleetSettings, *, as_json: bool, restart: bool) -> int:
     narrator = narrate.Narrator(narrate.expected_parts(settings))
     fleet = Fleet(settings, narrator)
     with narrator:
@@ -80,7 +82,11 @@ async def _up(settings: FleetSettings, *, as_json: bool) -> int:
         else:
             narrate.show_map(fleet)
         ended = await fleet.supervisor.watch()
-        print(f"epp: {ended}\nepp: a part died, so all of it ends", file=sys.stderr, flush=True)
+        while restart:
+            print(f"epp: {ended.how}: it starts again", file=sys.stderr, flush=True)
+            await fleet.supervisor.start_again(ended)
+            ended = await fleet.supervisor.watch()
+        print(f"epp: {ended}\nepp: {ALL_ENDS}", file=sys.stderr, flush=True)
         return 1
     finally:
         await fleet.close()

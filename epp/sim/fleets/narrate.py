@@ -1,9 +1,12 @@
 """What people see of a fleet: progress on stderr, the map of what runs on stdout."""
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -108,6 +111,13 @@ def as_json(fleet: Fleet) -> str:
     )
 
 
+def program() -> str:
+    """How this program is called where it was started: it need not be on the path."""
+    called = sys.argv[0]
+    known = Path(called).name != "epp" or shutil.which("epp") == called
+    return "epp" if known else os.path.relpath(called)
+
+
 def show_map(fleet: Fleet, console: Console | None = None) -> None:
     """The map for people: what runs where, a line to copy, and where to look."""
     console = console or Console(highlight=False, soft_wrap=True)
@@ -122,13 +132,14 @@ def show_map(fleet: Fleet, console: Console | None = None) -> None:
         for part in supervisor.parts():
             log = supervisor.log(part.name)
             print(f"{part.name:<17} {part.address:<28} {supervisor.pid(part.name):<8} {log}")
+    own, at = program(), f"--admin {fleet.admin}"
     lines = [
         "",
         CURL.format(gateway=fleet.gateway, model=fleet.settings.model),
         "",
-        f"why it went there   {fleet.admin}/debug/decisions?limit=1",
-        f"                    epp explain X-REQUEST-ID --admin {fleet.admin}",
-        f"what is known       {fleet.admin}/debug/endpoints",
+        f"why it went there   {own} explain ID {at}   (ID: the answer's x-request-id)",
+        f"what is known       {own} top {at}",
+        f"the same as JSON    {fleet.admin} lists its pages",
         f"metrics             {fleet.metrics}",
         f"logs and settings   {fleet.run_dir}",
         "",

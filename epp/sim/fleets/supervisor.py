@@ -25,6 +25,8 @@ from . import affinity
 POLL_S = 0.05
 STOP_S = 5.0
 """How long a part may take to end after SIGTERM before it is killed."""
+AGAIN_S = 1.0
+"""Until a part that died is started again."""
 TELL_EVERY_S = 15.0
 """Between two words about a part that is still starting."""
 MAX_LOG_BYTES = 32 * 1024 * 1024
@@ -70,9 +72,13 @@ class Exit:
     log: Path
     tail: str
 
-    def __str__(self) -> str:
+    @property
+    def how(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with {self.code}"
-        return f"{self.name} {how}; the end of {self.log}:\n{self.tail}"
+        return f"{self.name} {how}"
+
+    def __str__(self) -> str:
+        return f"{self.how}; the end of {self.log}:\n{self.tail}"
 
 
 @dataclass(slots=True)
@@ -148,6 +154,13 @@ class Supervisor:
             )
         self._running[part.name] = _Running(part, process)
         self._progress(part.name, "starting")
+
+    async def start_again(self, ended: Exit) -> None:
+        """Start a part that died, a moment later, without waiting until it is ready."""
+        await asyncio.sleep(AGAIN_S)
+        running = self._find(ended.name)
+        running.sweep()
+        self.start(running.part)
 
     async def wait_ready(self, names: Iterable[str] | None = None) -> None:
         """Return when all these parts (default: all) are ready.

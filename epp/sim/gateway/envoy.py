@@ -140,6 +140,7 @@ def _listener(settings: EnvoySettings) -> Json:
         "http_protocol_options": {"enable_trailers": not _retries(settings)},
         "use_remote_address": True,
         "preserve_external_request_id": True,
+        "always_set_request_id_in_response": True,  # what `epp explain` is asked with
         "normalize_path": True,
         "merge_slashes": True,
         # An engine would see another path than the one that was compared with the list.
