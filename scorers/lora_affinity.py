@@ -37,7 +37,9 @@ class LoraAffinity:
         model = request.target_model or request.model
         adapters = candidates.loras
         if not any(adapters) or all(lora is None or lora.base == model for lora in adapters):
-            return np.full(len(adapters), RUNS)
+            scores = np.empty(len(adapters))
+            scores.fill(RUNS)
+            return scores
         known = [None if lora is None else _one(model, lora) for lora in adapters]
         silent = min(WAITS, *(score for score in known if score is not None))
         return [silent if score is None else score for score in known]

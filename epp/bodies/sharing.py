@@ -41,7 +41,7 @@ WITHIN: Mapping[Api, str] = {Api.GENERATE: "sampling_params"}
 STORED = ("previous_response_id", "conversation", "prompt")
 """Members of the responses API that stand for what one engine keeps."""
 
-_HARMLESS: Mapping[str, tuple[str, frozenset[bytes | None]]] = {
+HARMLESS: Mapping[str, tuple[str, frozenset[bytes | None]]] = {
     "n": ("n", _ONE),
     "best_of": ("best-of", _ONE),
     "echo": ("echo", _OFF),
@@ -54,15 +54,16 @@ _HARMLESS: Mapping[str, tuple[str, frozenset[bytes | None]]] = {
 the limits do, but for `echo`."""
 
 
-def whole(api: Api, value: Value) -> str | None:
+def whole(api: Api, value: Value, *, silent: bool = False) -> str | None:
     """None, or the stable reason why one engine must compute all of it.
 
-    How many prompts a completion has is for the caller to say.
+    How many prompts a completion has is for the caller to say. `silent`: none of the members that
+    `HARMLESS` names is there.
     """
     inner = _inner(api, value)
     if inner is None:
         return "sampling-params"
-    for name, (reason, harmless) in _HARMLESS.items():
+    for name, (reason, harmless) in {} if silent else HARMLESS.items():
         if (value if name == "echo" else inner)(name) not in harmless:
             return reason
     if api is Api.RESPONSES and (own := _response(value)):

@@ -95,7 +95,7 @@ class Candidates(Sequence[Endpoint]):
         self,
         size: int,
         at: Callable[[int], Endpoint],
-        columns: Mapping[str, Column] | None = None,
+        columns: dict[str, Column] | None = None,
         *,
         ids: Sequence[EndpointId] | None = None,
         labels: Sequence[Mapping[str, str]] | None = None,
@@ -103,10 +103,10 @@ class Candidates(Sequence[Endpoint]):
         loras: Sequence[Lora | None] | None = None,
     ) -> None:
         """`at` builds the endpoint of a row. `columns` may hold any of `COLUMNS`; what is missing
-        is made from the endpoints when it is first read."""
+        is made from the endpoints when it is first read, and put there."""
         self._size = size
         self._at = at
-        self._columns = dict(columns or {})
+        self._columns = {} if columns is None else columns
         self._ids = ids
         self._labels = labels
         self._addresses = addresses

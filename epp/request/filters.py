@@ -6,10 +6,8 @@ for prompts, and nobody would see that the pods for decoding are gone.
 
 from collections.abc import Collection, Iterable
 
-import numpy as np
-
 from epp.errors import NoEndpoint
-from epp.framework import Candidates, EndpointId
+from epp.framework import Candidates, Column, EndpointId
 
 from .subset import allowed
 
@@ -29,18 +27,18 @@ def eligible(
     found = ready if subset is None else ready.keep(allowed(ready.addresses, subset), "subset")
     if not found:
         raise NoEndpoint(f"{_NOBODY}: none that the gateway allows is ready")
-    if not np.count_nonzero(found.column("serves_decode")):
+    if not _some(found.column("serves_decode")):
         raise NoEndpoint(f"{_NOBODY}: none that decodes is ready, only such as prefill or encode")
     if failed:
         others = found.keep([ident not in failed for ident in found.ids], "failed before")
-        if np.count_nonzero(others.column("serves_decode")):
+        if others and _some(others.column("serves_decode")):
             return others
     return found
 
 
 def decoders(found: Candidates) -> Candidates:
     """Those that may be a destination, in their order; endpoints without a role among them."""
-    return found.keep(found.column("serves_decode") > 0.0, "role")
+    return _in_role(found, "serves_decode")
 
 
 def others(found: Candidates, without: Collection[str]) -> Candidates:
@@ -50,9 +48,22 @@ def others(found: Candidates, without: Collection[str]) -> Candidates:
 
 def encoders(found: Candidates) -> Candidates:
     """Those that may compute media for somebody else, in their order."""
-    return found.keep(found.column("serves_encode") > 0.0, "role")
+    return _in_role(found, "serves_encode")
 
 
 def prefillers(found: Candidates) -> Candidates:
     """Those that may compute a prompt for somebody else, in their order."""
-    return found.keep(found.column("serves_prefill") > 0.0, "role")
+    return _in_role(found, "serves_prefill")
+
+
+def _some(serves: Column) -> bool:
+    """Whether anybody does, of one candidate at least."""
+    return serves.item(serves.argmax()) > 0.0
+
+
+def _in_role(found: Candidates, role: str) -> Candidates:
+    """Mostly all are, which is seen sooner than who they are."""
+    serves = found.column(role)
+    if found and serves.item(serves.argmin()) > 0.0:
+        return found
+    return found.keep(serves > 0.0, "role")

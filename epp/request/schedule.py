@@ -187,6 +187,8 @@ def _picked(totals: Column, profile: BuiltProfile, chance: Chance, ballot: Ballo
         picker.name, lambda: [index(row) for row in picker.plugin.pick(ratings, chance)]
     )
     if rows is not None:
+        if len(rows) == 1 and 0 <= rows[0] < len(totals):
+            return rows
         if rows and min(rows) >= 0 and max(rows) < len(ratings) and len(set(rows)) == len(rows):
             return rows
         ballot.blame(picker.name, Why.WRONG_SHAPE)

@@ -7,7 +7,6 @@ is no time to write the other one the request is refused here, to be tried again
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import structlog
@@ -31,7 +30,6 @@ MAX_UNSCORED_TOKENS = 4096
 SMALL_BYTES = INLINE_BYTES // 2
 """Of smaller bodies nothing is computed elsewhere, for token ids take at most twice their bytes:
 all that is waited for is an engine's answer, which has a limit of its own. They need no timer."""
-_NONE = nullcontext()
 
 log = structlog.get_logger(__name__)
 
@@ -109,21 +107,17 @@ class Understanding:
         why = "ok"
         try:
             size = catalog.work_bytes(arrival, rules)
-            small = size <= SMALL_BYTES
-            async with _NONE if small else asyncio.timeout(self._within_s(hints.timeout_s)):
-                reading = await self._offload.run(
-                    size, lambda: _read(arrival, hints.model, rules, self._objectives)
-                )
-                parsed = reading.parsed
-                if parsed.prompt is None:
-                    why = "unscored"
-                elif score:
-                    left_s = self.left_s(started, hints.timeout_s)
-                    wait_s = min(self._settings.tokens_s, left_s)
-                    body = reading.body or arrival.body
-                    found = await self._tokens.resolve(
-                        parsed, parsed.prompt, wait_s=wait_s, body=body
+            if size <= SMALL_BYTES:
+                reading = _read(arrival, hints.model, rules, self._objectives)
+                found = await self._found(arrival, hints, reading, score=score, started=started)
+            else:
+                async with asyncio.timeout(self._within_s(hints.timeout_s)):
+                    reading = await self._offload.run(
+                        size, lambda: _read(arrival, hints.model, rules, self._objectives)
                     )
+                    found = await self._found(arrival, hints, reading, score=score, started=started)
+            if reading.parsed.prompt is None:
+                why = "unscored"
         except Refusal:
             raise
         except (TimeoutError, BusyError):
@@ -135,6 +129,17 @@ class Understanding:
         if reading is None:
             reading = self._unread(arrival, hints, rules, late=why == "late")
         return self._understood(arrival, hints, reading, found, why=why, at=started)
+
+    async def _found(
+        self, arrival: Arrival, hints: Hints, reading: _Reading, *, score: bool, started: float
+    ) -> Tokenised | None:
+        """The prompt's tokens; None where there is no prompt, or nobody looks for them."""
+        parsed = reading.parsed
+        if parsed.prompt is None or not score:
+            return None
+        wait_s = min(self._settings.tokens_s, self.left_s(started, hints.timeout_s))
+        body = reading.body or arrival.body
+        return await self._tokens.resolve(parsed, parsed.prompt, wait_s=wait_s, body=body)
 
     def _ruled(self, parsers: Collection[str] | None) -> catalog.Rules:
         """The rules with these parsers. A plan keeps its own, for which they are made once."""

@@ -195,7 +195,9 @@ class Table:
     def candidates(self, now: float, matches: Matches | None = None) -> Candidates:
         """The ready members; `matches` has a row for each member."""
         shown, seats = self._shown, self._seats
-        columns = shown.columns if matches is None else {**shown.columns, **matches.columns()}
+        columns = dict(shown.columns)
+        if matches is not None:
+            columns.update(matches.columns())
         whole = Candidates(
             len(seats.members),
             lambda row: shown.endpoint(row, matches, now),

@@ -33,7 +33,9 @@ def pool(size: int, *, warm: bool) -> Callable[[], Candidates]:
             columns[name] = np.zeros(size)
     ids, labels = [one.id for one in made], [one.labels for one in made]
     loras = [one.load.lora for one in made]
-    return lambda: Candidates(size, made.__getitem__, columns, ids=ids, labels=labels, loras=loras)
+    return lambda: Candidates(
+        size, made.__getitem__, dict(columns), ids=ids, labels=labels, loras=loras
+    )
 
 
 def microseconds(scorer: Any, asked: Request, make: Callable[[], Candidates]) -> float:

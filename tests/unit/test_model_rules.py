@@ -12,6 +12,7 @@ from epp.framework import Request
 from epp.request.apis.catalog import Rules
 from epp.request.exchange import ModelName, Route
 from epp.request.offload import BusyError
+from epp.request.understanding import SMALL_BYTES
 from tests.fakes.declarations import declared
 from tests.fakes.desk import Desk, ask, open_desk
 from tests.fakes.watched import watched
@@ -104,13 +105,14 @@ async def test_without_time_to_look_for_a_rule_a_request_is_to_be_tried_again(
     async def busy(*_: object) -> None:
         raise BusyError
 
+    large = ask("x" * SMALL_BYTES)
     async with open_desk() as desk:
         monkeypatch.setattr(desk.offload, "run", busy)
-        await desk.route(ask())
+        await desk.route(large)
         desk.objectives.swap(declared({"gold": 1}))
-        await desk.route(ask())
+        await desk.route(large)
         desk.objectives.swap(declared(rewrites={"r": [("n", "inner")]}))
-        assert isinstance(await desk.decide(ask()), Saturated)
+        assert isinstance(await desk.decide(large), Saturated)
         await desk.route(b"x", path="/unknown")
 
 

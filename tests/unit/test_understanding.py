@@ -12,6 +12,7 @@ from epp.framework import Rung
 from epp.request.apis.catalog import Rules
 from epp.request.exchange import ModelName
 from epp.request.offload import BusyError
+from epp.request.understanding import SMALL_BYTES
 from tests.fakes.desk import Desk, ask, open_desk
 
 TOKENS = list(range(640))
@@ -100,11 +101,12 @@ async def test_without_time_to_rewrite_a_request_is_to_be_tried_again(
 ) -> None:
     async with open_desk() as desk:
         too_busy(desk, monkeypatch)
-        outcome = await desk.decide(ask(), headers=TO)
+        large = ask("x" * SMALL_BYTES)
+        outcome = await desk.decide(large, headers=TO)
         assert isinstance(outcome, Saturated)
         assert (outcome.status, outcome.code) == (429, "ResourceExhausted")
         assert desk.reserved() == 0
-        await desk.route(ask())
+        await desk.route(large)
         await desk.route(b"x", path="/unknown", headers=TO)
     assert [decision.rung for decision, *_ in desk.witness.decisions] == [Rung.LOAD_ONLY] * 2
 

@@ -1,5 +1,7 @@
 """Members by which two engines may share the work of a request, as parsers read them."""
 
+from operator import attrgetter
+
 import msgspec
 
 from epp.bodies import sharing
@@ -19,11 +21,17 @@ class Generation(Body):
     truncate_prompt_tokens: msgspec.Raw = ABSENT
 
 
-def whole(api: Api, request: Body) -> str:
+_named = attrgetter(*sharing.HARMLESS)
+_SILENT = (ABSENT,) * len(sharing.HARMLESS)
+_AT_TOP = frozenset(Api) - sharing.WITHIN.keys()
+
+
+def whole(api: Api, request: Generation) -> str:
     """Why one engine must compute all of it, as a stable word; empty where two may share it."""
 
     def value(name: str) -> bytes | None:
         raw = getattr(request, name)
         return None if raw is ABSENT else bytes(raw)
 
-    return sharing.whole(api, value) or ""
+    silent = api in _AT_TOP and _named(request) == _SILENT
+    return sharing.whole(api, value, silent=silent) or ""

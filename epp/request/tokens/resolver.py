@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from epp.framework import EndpointId
 from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
-from epp.request.offload import Offload
+from epp.request.offload import INLINE_BYTES, Offload
 from epp.state import blocks
 
 from .asking import Asking, Spawn, Tokenizer
@@ -153,7 +153,11 @@ class Tokens:
             )
             found = _with(found, prompt.other_tokens)
         else:
-            found = await self._text(parsed, prompt, wait_s, body)
+            step = self._proving.step(parsed.model)
+            if why := self._unasked(step, prompt):
+                found = await self._estimated(parsed, prompt, why)
+            else:
+                found = await self._text(step, parsed, prompt, wait_s, body)
         self.counts[found.how] += 1
         return found
 
@@ -164,25 +168,24 @@ class Tokens:
         text = len(prompt.text) + prompt.other_bytes
         return -(-text // blocks.ESTIMATE_BYTES_PER_TOKEN) + prompt.media_tokens
 
+    def _unasked(self, step: Step, prompt: TextPrompt) -> str:
+        """Why nobody is asked for the tokens of a text; empty: somebody is."""
+        if step is Step.ESTIMATE:
+            return "no tokenizer" if self._proving.best is step else "tokens differ"
+        return "too long" if len(prompt.text) > MAX_TEXT_BYTES else ""
+
     async def _text(
-        self, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
+        self, step: Step, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
     ) -> Tokenised:
-        found, why = await self._exactly(parsed, prompt, wait_s, body)
+        found, why = await self._exactly(step, parsed, prompt, wait_s, body)
         if found is None:
-            return await self._offload.run(
-                len(prompt.text), lambda: self._estimate(parsed, prompt, why)
-            )
+            return await self._estimated(parsed, prompt, why)
         return _with(found, -(-prompt.other_bytes // blocks.ESTIMATE_BYTES_PER_TOKEN))
 
     async def _exactly(
-        self, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
+        self, step: Step, parsed: Parsed, prompt: TextPrompt, wait_s: float, body: bytes
     ) -> tuple[Tokenised | None, str]:
         """The tokens of a text, or None and why there are none."""
-        step = self._proving.step(parsed.model)
-        if step is Step.ESTIMATE:
-            return None, "no tokenizer" if self._proving.best is step else "tokens differ"
-        if len(prompt.text) > MAX_TEXT_BYTES:
-            return None, "too long"
         if step is Step.LOCAL and (fields := prompt.tokenize) is not None:
             found = await self._here(parsed, fields)
             if found is not None:
@@ -223,6 +226,12 @@ class Tokens:
         head = answer.ids[: 4 * self._block_tokens * MAX_KEYS]
         keys = blocks.token_keys(head, seed, self._block_tokens, answer.media)
         return Tokenised(len(answer.ids) // 4, True, keys, how)
+
+    async def _estimated(self, parsed: Parsed, prompt: TextPrompt, why: str) -> Tokenised:
+        size = len(prompt.text)
+        if size <= INLINE_BYTES:
+            return self._estimate(parsed, prompt, why)
+        return await self._offload.run(size, lambda: self._estimate(parsed, prompt, why))
 
     def _estimate(self, parsed: Parsed, prompt: TextPrompt, why: str) -> Tokenised:
         seed = self._seed(parsed)
