@@ -251,7 +251,7 @@ class ServeSettings(BaseModel):
     tier_speed: Names = Field(
         (),
         description="How many tokens an engine loads in a second from a slower tier of its KV "
-        "cache, such as CPU=200000,DISK=20000; by the names in its events. Others are assumed.",
+        "cache, such as CPU=200000,DISK=20000; by the names in its events. Of others it is learnt.",
     )
     handoff_key_file: Path | None = Field(
         None,
