@@ -1,39 +1,86 @@
 """A client's request as far as its head says, whoever read it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sidecar.transfer.targets import Target
 
 from .headers import RawHeaders
 from .shapes import RequestShape
 
+_NOT_MADE: dict[bytes, list[bytes]] = {}
 
-@dataclass(slots=True, kw_only=True)
+
 class Incoming:
-    """Request line and fields, and where they came in. Never changed once it is made."""
+    """Request line and fields, and where they came in.
 
-    method: str
-    target: str
-    """Path and query as they were on the wire."""
-    fields: RawHeaders
-    http11: bool = True
-    """Whether the client speaks HTTP/1.1; otherwise it is 1.0."""
-    has_body: bool = False
-    length: int | None = None
-    """Bytes of the body as announced; None when chunked, or without a body."""
-    at: Target | None = None
-    """Address and port that the connection came in at: where this sidecar is a member."""
-    peer: str = ""
-    on_leg_port: bool = False
-    arrived: float | None = None
-    """When the head came, by the service's clock; None: when it begins to be served."""
-    shape: RequestShape | None = None
-    """Of the names of `fields`, from a reader that has looked it up."""
-    worth: Sequence[bytes] = ()
-    """The values of `fields`, beside a shape."""
-    by_name: dict[bytes, list[bytes]] | None = None
-    """Made when it is first needed; see `index`."""
+    Never changed once it is served; its connection says before where and when it came.
+    """
+
+    __slots__ = (
+        "_fields",
+        "_index",
+        "arrived",
+        "at",
+        "has_body",
+        "http11",
+        "keep_alive",
+        "length",
+        "method",
+        "on_leg_port",
+        "peer",
+        "shape",
+        "target",
+        "worth",
+    )
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        target: str,
+        fields: RawHeaders | None = None,
+        shape: RequestShape | None = None,
+        worth: Sequence[bytes] = (),
+        http11: bool = True,
+        has_body: bool = False,
+        length: int | None = None,
+        keep_alive: bool = True,
+        at: Target | None = None,
+        peer: str = "",
+        on_leg_port: bool = False,
+    ) -> None:
+        """Either `fields` is given, or the `shape` of their names and what each is `worth`."""
+        self.method = method
+        self.target = target
+        """Path and query as they were on the wire."""
+        self.shape = shape
+        """Of the names of `fields`, from a reader that has looked it up."""
+        self.worth = worth
+        """The values of `fields`, beside a shape."""
+        self.http11 = http11
+        """Whether the client speaks HTTP/1.1; otherwise it is 1.0."""
+        self.has_body = has_body
+        self.length = length
+        """Bytes of the body as announced; None when chunked, or without a body."""
+        self.keep_alive = keep_alive
+        """Whether another request may follow on the connection, as far as the client says."""
+        self.at = at
+        """Address and port that the connection came in at: where this sidecar is a member."""
+        self.peer = peer
+        self.on_leg_port = on_leg_port
+        self.arrived: float | None = None
+        """When the head came, by the service's clock; None: when it begins to be served."""
+        self._fields = fields
+        self._index = _NOT_MADE
+
+    @property
+    def fields(self) -> RawHeaders:
+        """Names and values as they were sent, in order."""
+        fields = self._fields
+        if fields is None:
+            names = () if self.shape is None else self.shape.names
+            fields = self._fields = list(zip(names, self.worth, strict=True))
+        return fields
 
     @property
     def path(self) -> str:
@@ -62,9 +109,9 @@ class Incoming:
     @property
     def index(self) -> dict[bytes, list[bytes]]:
         """Values by name in lower case."""
-        index = self.by_name
-        if index is None:
-            index = self.by_name = {}
+        if self._index is _NOT_MADE:
+            index: dict[bytes, list[bytes]] = {}
             for name, value in self.fields:
                 index.setdefault(name.lower(), []).append(value)
-        return index
+            self._index = index
+        return self._index

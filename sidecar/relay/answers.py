@@ -2,18 +2,22 @@
 
 As strict as towards clients: an answer that two readers could frame differently is garbled, and its
 connection is never used again. Informational answers (1xx) are passed over, `MAX_INTERIM` at most.
+An answer that is here completely, and whose head differs from those before in its values only, is
+read by a template instead (`templates`).
 """
 
+import re
 from dataclasses import dataclass
 
 import httptools
 
 from sidecar.http.client import Head
-from sidecar.http.headers import is_printable
+from sidecar.http.headers import CONTENT_LENGTH, is_printable
 from sidecar.http.shapes import AnswerShape, answer_shape
 from sidecar.proxy import Limits
 
-from .requests import END, HEAD_FIELDS, MAX_DIGITS, OVERHEAD, Mark
+from .requests import END, HEAD_FIELDS, OVERHEAD, Mark
+from .templates import MAX_DIGITS, Template, template_of
 
 MAX_INTERIM = 16
 _BODILESS = {204, 304}
@@ -52,6 +56,9 @@ class AnswerReader:
         "_over",
         "_parser",
         "_reason",
+        "_shape",
+        "_status",
+        "_template",
         "_until_close",
         "_values",
         "_wire",
@@ -59,12 +66,20 @@ class AnswerReader:
         "reusable",
         "seen",
     )
+    _status: tuple[int, str]
+    _shape: AnswerShape
 
     def __init__(self, limits: Limits, *, method: str = "GET") -> None:
         self._limits = limits
         self._most = HEAD_FIELDS * limits.max_header_bytes
         self._parser = httptools.HttpResponseParser(self)
+        self._template: Template | None = None  # of the last head that the parser took
         self.begin(method)
+
+    def drop(self) -> None:
+        """The connection is gone: it is fed no more. Its parser would hold the reader for good."""
+        self._over = True
+        del self._parser
 
     def begin(self, method: str) -> None:
         """An answer to this method is due, on a connection that is new or was `reusable`."""
@@ -92,6 +107,10 @@ class AnswerReader:
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes tell. Bytes behind the end make the connection unusable."""
+        if self._template is not None and not self.seen and not self._is_head:
+            found = self._repeated(self._template, data)
+            if found is not None:
+                return found
         self.seen = True
         if self._over:
             self.reusable = False
@@ -113,6 +132,20 @@ class AnswerReader:
             self._over = True
             events.append(GARBLED)
         return events
+
+    def _repeated(self, template: Template, data: bytes) -> list[Event] | None:
+        """All that these bytes tell if they are one answer of a known kind, and nothing else."""
+        read = template.read(data, self._limits.max_header_bytes)
+        if read is None:
+            return None
+        values, end = read
+        shape = self._shape
+        size = len(data) - end
+        if not size or int(values[shape.at[CONTENT_LENGTH][0]]) != size:
+            return None
+        self.seen = self.headed = self._over = self.reusable = True
+        head = Head(*self._status, shape=shape, worth=values)
+        return [head, data[end:], END]
 
     def chunk(self, data: bytes) -> int:
         """Bytes of content if this is one whole chunk, written as we would, where one may begin.
@@ -207,13 +240,22 @@ class AnswerReader:
             raise _Refusal
         if b" \n" in text or b"\t\n" in text:
             values = [value.rstrip(b" \t") for value in values]
-        fields = list(zip(names, values, strict=True))
         most = self._limits.max_header_bytes
-        if len(text) > most and any(len(name) + len(value) > most for name, value in fields):
+        if len(text) > most and any(
+            len(name) + len(value) > most for name, value in zip(names, values, strict=True)
+        ):
             raise _Refusal
         shape = answer_shape(names)
         self._frame(shape, values, status)
-        return Head(status, self._reason.decode("latin-1"), fields, shape=shape, worth=values)
+        self._template = self._template_of(shape, status)
+        self._status, self._shape = (status, self._reason.decode("latin-1")), shape
+        return Head(*self._status, shape=shape, worth=values)
+
+    def _template_of(self, shape: AnswerShape, status: int) -> Template | None:
+        if not self._http11 or status in _BODILESS or CONTENT_LENGTH not in shape.at:
+            return None
+        start = b"HTTP/1\\.1 %d %b" % (status, re.escape(self._reason))
+        return template_of(start, shape)
 
     def _frame(self, shape: AnswerShape, values: list[bytes], status: int) -> None:
         """How the body ends. Refused is what two readers could take for different things."""

@@ -26,7 +26,7 @@ from sidecar.proxy import Limits
 from sidecar.transfer.targets import Target
 
 from .connection import Connection, Outlet
-from .requests import END, Broken, Event, RequestHead, RequestReader
+from .requests import END, Broken, Event, RequestReader
 from .turns import Turn
 
 LINGER_S = 2.0
@@ -112,6 +112,7 @@ class ClientConnection(Connection):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._house.leave(self)
+        self._reader.drop()
         self._queue.clear()
         self._ahead = b""
         if self._turn is not None:
@@ -126,17 +127,33 @@ class ClientConnection(Connection):
 
     def _look(self, data: bytes) -> None:
         """Read bytes until a request is served and another one waits."""
-        if self._turn is None and not self._reader.begun:
-            self._deadline = self._house.loop.time() + self._limits.head_timeout_s
+        begins = self._turn is None and not self._reader.begun
         at = 0
         while at < len(data):
             end = at + max(SLICE, self._reader.left)
-            for event in self._reader.feed(data[at:end] if at or end < len(data) else data):
-                self._take(event)
+            events = self._reader.feed(data[at:end] if at or end < len(data) else data)
             at = end
+            if len(events) == 3 and events[2] is END and self._turn is None:
+                head, body, _ = events
+                if isinstance(head, Incoming) and isinstance(body, bytes) and head.length:
+                    self._take_whole(head, body)
+                    continue
+            for event in events:
+                self._take(event)
             if self._queue:
                 self._ahead = data[at:]
-                return
+                break
+        if begins and self._turn is None:
+            self._deadline = self._house.loop.time() + self._limits.head_timeout_s
+
+    def _take_whole(self, head: Incoming, body: bytes) -> None:
+        """A request that is here completely, and is served next."""
+        turn = self._begin(head)
+        turn.complete = True
+        self._direct = self._house.direct(turn, body, self._over)
+        if self._direct is None:
+            turn.piece(body)
+            self._need_task()
 
     def _take(self, event: Event) -> None:
         turn = self._turn
@@ -145,8 +162,12 @@ class ClientConnection(Connection):
         elif type(event) is bytes:
             if turn is not None:
                 turn.piece(event)
-        elif isinstance(event, RequestHead):
+        elif isinstance(event, Incoming):
             self._begin(event)
+            short = event.length is not None and event.length <= INLINE_BYTES
+            expects = event.shape is not None and b"expect" in event.shape.at
+            if (event.has_body and not short) or expects:
+                self._need_task()
         elif event is END:
             if turn is not None:
                 turn.finish()
@@ -156,25 +177,12 @@ class ClientConnection(Connection):
         elif isinstance(event, Broken):
             self._broken(event.refused)
 
-    def _begin(self, head: RequestHead) -> None:
-        incoming = Incoming(
-            method=head.method,
-            target=head.target,
-            fields=head.fields,
-            http11=head.http11,
-            has_body=head.has_body,
-            length=head.length,
-            at=self._at,
-            peer=self._peer,
-            on_leg_port=self._on_leg_port,
-            arrived=self._house.arrived(),
-            shape=head.shape,
-            worth=head.values,
-        )
-        self._turn = Turn(self, incoming, keeps=head.keep_alive)
-        short = head.length is not None and head.length <= INLINE_BYTES
-        if (head.has_body and not short) or b"expect" in head.shape.at:
-            self._need_task()
+    def _begin(self, incoming: Incoming) -> Turn:
+        incoming.at, incoming.peer = self._at, self._peer
+        incoming.on_leg_port = self._on_leg_port
+        incoming.arrived = self._house.arrived()
+        turn = self._turn = Turn(self, incoming, keeps=incoming.keep_alive)
+        return turn
 
     def _need_task(self) -> None:
         """The turn is a task's, unless it is somebody's already."""

@@ -298,9 +298,11 @@ class EngineConnection(Connection):
         self._answer = None
         if self._sending is not None:
             self._sending.cancel()
+        ended = error is None and reader.eof() is END
+        reader.drop()
         if answer is None:
             return
-        if error is None and reader.eof() is END:
+        if ended:
             answer.end()
         else:
             answer.fail(LegError(ENGINE_LOST))

@@ -9,6 +9,8 @@ what else makes a request one that two readers could take for different ones, or
  4. no field is longer than `max_header_bytes`, there are at most `max_headers` of them, all
     together `HEAD_FIELDS` times as long as one may be; the same for trailers, which are dropped;
  5. what frames the chunks of a body stays in proportion to what is in them.
+A request that is here completely, and whose head differs from those before in its values only, is
+read by a template instead (`templates`).
 """
 
 import re
@@ -18,18 +20,18 @@ from typing import Final
 
 import httptools
 
-from sidecar.http.headers import RawHeaders, is_printable
+from sidecar.http.headers import CONTENT_LENGTH, is_printable
+from sidecar.http.incoming import Incoming
 from sidecar.http.refusals import BAD_BODY, TARGET_UNREADABLE, UNREADABLE, Refused
 from sidecar.http.shapes import RequestShape, request_shape
 from sidecar.proxy import Limits
+
+from .templates import MAX_DIGITS, PATH, Template, template_of
 
 HEAD_FIELDS = 4
 """A head as a whole may be this many times as long as its longest field."""
 OVERHEAD = 16
 """Bytes of chunk framing for each byte of a body, beyond those that a head may have."""
-MAX_DIGITS = 19
-"""Of a Content-Length."""
-
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -50,23 +52,7 @@ class Broken:
     refused: Refused
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestHead:
-    """A head that may be served."""
-
-    method: str
-    target: str
-    fields: RawHeaders
-    shape: RequestShape
-    values: list[bytes]
-    http11: bool
-    length: int | None
-    """As announced; None when chunked or not at all."""
-    has_body: bool
-    keep_alive: bool
-
-
-Event = RequestHead | bytes | Mark | Broken
+Event = Incoming | bytes | Mark | Broken
 
 
 class _Refusal(Exception):
@@ -86,12 +72,18 @@ class RequestReader:
         "_keep_alive",
         "_left",
         "_limits",
+        "_method",
         "_names",
         "_overhead",
         "_parser",
+        "_rests",
+        "_shape",
         "_target",
+        "_template",
         "_values",
     )
+    _method: str
+    _shape: RequestShape
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -102,12 +94,19 @@ class RequestReader:
         self._target = b""
         self._in_body = False
         self._keep_alive = True
+        self._rests = True  # the parser stands before a message
         self._left = 0
         self._overhead = 0  # bytes of the message that are no data
         self._body = 0  # bytes that are
         self._fed = 0  # bytes of data among those that are being read
         self._broken: Refused | None = None
         self._dead = False
+        self._template: Template | None = None  # of the last head that the parser took
+
+    def drop(self) -> None:
+        """The connection is gone: it is fed no more. Its parser would hold the reader for good."""
+        self._dead = True
+        del self._parser
 
     @property
     def left(self) -> int:
@@ -123,6 +122,10 @@ class RequestReader:
         """What these bytes tell. After `Broken`, and after an upgrade was asked for, nothing."""
         if self._dead:
             return []
+        if self._template is not None and self._rests:
+            found = self._repeated(self._template, data)
+            if found is not None:
+                return found
         events: list[Event] = []
         self._events = events
         self._fed = 0
@@ -142,6 +145,27 @@ class RequestReader:
             events.append(Broken(self._unreadable()))
         return events
 
+    def _repeated(self, template: Template, data: bytes) -> list[Event] | None:
+        """All that these bytes tell if they are one request of a known kind, and nothing else."""
+        read = template.read(data, self._limits.max_header_bytes)
+        if read is None:
+            return None
+        (target, *values), end = read
+        shape = self._shape
+        announced = shape.first(CONTENT_LENGTH, values)
+        size = len(data) - end
+        if size != (0 if announced is None else int(announced)):
+            return None
+        head = Incoming(
+            method=self._method,
+            target=target.decode(),
+            shape=shape,
+            worth=values,
+            length=None if announced is None else size,
+            has_body=size > 0,
+        )
+        return [head, data[end:], END] if size else [head, END]
+
     def _unreadable(self) -> Refused:
         return BAD_BODY if self._in_body else UNREADABLE
 
@@ -152,6 +176,7 @@ class RequestReader:
     # --- httptools' callbacks
 
     def on_message_begin(self) -> None:
+        self._rests = False
         self._names, self._values = [], []
         self._target = b""
         self._in_body = False
@@ -192,11 +217,12 @@ class RequestReader:
         self._names, self._values = [], []
         self._overhead = self._body = self._left = 0
         self._events.append(END)
+        self._rests = True
         self._dead = not self._keep_alive
 
     # --- the rules
 
-    def _head(self, *, http11: bool) -> RequestHead:
+    def _head(self, *, http11: bool) -> Incoming:
         names, values = tuple(self._names), self._values
         if len(names) > self._limits.max_headers:
             self._refuse(UNREADABLE)
@@ -217,16 +243,21 @@ class RequestReader:
         length, chunked = self._framing(shape, values, http11=http11)
         said = shape.at.get(b"connection")
         options = b"" if said is None else b",".join([values[number] for number in said])
-        return RequestHead(
-            method=self._parser.get_method().decode(),
+        keep_alive = http11 and b"close" not in options.lower()
+        method = self._parser.get_method()
+        self._method, self._shape = method.decode(), shape
+        self._template = None
+        if keep_alive:
+            self._template = template_of(b"%b %b HTTP/1\\.1" % (re.escape(method), PATH), shape)
+        return Incoming(
+            method=self._method,
             target=self._target.decode(),
-            fields=list(zip(names, values, strict=True)),
             shape=shape,
-            values=values,
+            worth=values,
             http11=http11,
             length=length,
             has_body=chunked or bool(length),
-            keep_alive=http11 and b"close" not in options.lower(),
+            keep_alive=keep_alive,
         )
 
     def _framing(

@@ -207,7 +207,7 @@ async def test_what_a_client_sends_ahead_waits_as_bytes_and_is_bounded() -> None
             await asyncio.sleep(0.1)
         before = writer.transport.get_write_buffer_size()
         gc.collect()
-        heads = sum(type(one).__name__ == "RequestHead" for one in gc.get_objects())
+        heads = sum(type(one).__name__ == "Incoming" for one in gc.get_objects())
         assert before > 0, "the relay read all of it"
         assert heads < 2000
         writer.transport.abort()

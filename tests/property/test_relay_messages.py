@@ -15,10 +15,11 @@ import pytest
 
 from sidecar.http.client import Head
 from sidecar.http.headers import RawHeaders
+from sidecar.http.incoming import Incoming
 from sidecar.proxy import Limits
 from sidecar.relay.answers import GARBLED, AnswerReader
 from sidecar.relay.framing import Frame, answer_head, chunk, frame_of, request_head
-from sidecar.relay.requests import END, Broken, RequestHead, RequestReader
+from sidecar.relay.requests import END, Broken, RequestReader
 
 EVERYDAY, LONG = 2000, 50_000
 _CHUNKS = re.compile(rb"(?<=\r\n)(?=[0-9A-Za-z]+\r\n)")
@@ -63,7 +64,7 @@ def ours_of_requests(cut: list[bytes]) -> Read:
     reader, read = RequestReader(Limits()), Read()
     for data in cut:
         for event in reader.feed(data):
-            if isinstance(event, RequestHead):
+            if isinstance(event, Incoming):
                 start = (event.method.encode(), event.target.encode())
                 read.messages.append(Message(start, lowered(event.fields)))
             elif isinstance(event, Broken):
