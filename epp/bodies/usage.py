@@ -95,7 +95,7 @@ class ResponseWatch:
         """Why usage is not known; None once it was found."""
         self._sse, self.unknown = _readable(content_type, content_encoding)
         self._max_carry = max_carry
-        self._carry = bytearray()
+        self._carry: bytearray | bytes = b""
         self._skipping = False
         self._usage = _NOTHING
         self._blind = self.unknown is not Unknown.ABSENT
@@ -112,7 +112,7 @@ class ResponseWatch:
             if len(self._carry) + len(piece) > self._max_carry:
                 self._give_up()
             else:
-                self._carry += piece
+                self._keep(piece)
 
     @property
     def rests(self) -> bool:
@@ -121,20 +121,29 @@ class ResponseWatch:
 
     def finish(self) -> Usage:
         """The body is complete: what it said."""
-        if self._carry and not self._skipping:
+        carry, self._carry = bytes(self._carry), b""
+        if carry and not self._skipping:
             if self._sse:
-                self._read_line(bytes(self._carry))
+                self._read_line(carry)
             else:
-                self._read_json(bytes(self._carry))
-        self._carry.clear()
+                self._read_json(carry)
         return self._usage
+
+    def _keep(self, piece: bytes) -> None:
+        """Most answers in one piece are never copied."""
+        if not self._carry:
+            self._carry = piece
+        elif isinstance(self._carry, bytes):
+            self._carry = bytearray(self._carry) + piece
+        else:
+            self._carry += piece
 
     def _feed_lines(self, piece: bytes) -> None:
         """Cut the stream into lines; a line longer than the carry is skipped to its end."""
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
         if end:
             lines = bytes(self._carry) + piece[:end] if self._carry else piece[:end]
-            self._carry.clear()
+            self._carry = b""
             if self._skipping:
                 self._skipping = False
                 lines = _LINE_END.split(lines, maxsplit=1)[1]
@@ -146,10 +155,10 @@ class ResponseWatch:
         if len(self._carry) + len(piece) - end > self._max_carry:
             self._give_up()
         else:
-            self._carry += piece[end:]
+            self._keep(piece[end:])
 
     def _give_up(self) -> None:
-        self._carry.clear()
+        self._carry = b""
         self._skipping = True
         if self.unknown is Unknown.ABSENT:
             self.unknown = Unknown.TOO_LARGE
@@ -165,7 +174,10 @@ class ResponseWatch:
             told = _TOLD.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return
-        for found in (told.usage, _item(told.response, "usage"), _item(told.message, "usage")):
+        if type(told.usage) is dict:
+            self._merge(told.usage)
+        for holder in (told.response, told.message):
+            found = None if holder is None else _item(holder, "usage")
             if isinstance(found, dict):
                 self._merge(found)
 
@@ -206,7 +218,7 @@ def _item(holder: object, name: str) -> object:
 
 def _count(holder: object, *names: str) -> int | None:
     """The first of these that is a count; booleans, negatives and the like are not."""
-    if not isinstance(holder, dict):
+    if type(holder) is not dict:
         return None
     for name in names:
         value = holder.get(name)

@@ -5,8 +5,7 @@ nothing of it otherwise. `with_usage` asks in the client's place; `unasked` take
 the answer again.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,8 +48,9 @@ class _Wire(msgspec.Struct):
     stream_options: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+_WIRE = msgspec.json.Decoder(_Wire)
+
+class Asked(NamedTuple):
     """What a body says."""
 
     model: str | None = None
@@ -60,12 +60,15 @@ class Asked:
     """What it says of `stream_options`; None where it says nothing."""
 
 
+_NOTHING = Asked()
+
+
 def asked(body: bytes) -> Asked:
     """What this body asks for: nothing, if it is no JSON object."""
     try:
-        wire = msgspec.json.decode(body, type=_Wire)
+        wire = _WIRE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Asked()
+        return _NOTHING
     model = wire.model if isinstance(wire.model, str) else None
     options = None if wire.stream_options is msgspec.UNSET else bytes(wire.stream_options)
     return Asked(model, wire.stream is True, options)

@@ -12,6 +12,12 @@ from . import headers
 from .incoming import Incoming
 from .recounting import Count
 
+_DECISION_ID, _PREDICTED = DECISION_ID.encode(), PREDICTED_CACHED_TOKENS.encode()
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
 
 @lru_cache(maxsize=256)
 def is_stream(content_type: str) -> bool:
@@ -41,8 +47,9 @@ class Exchange:
         self.meter: Meter | None = None
         """Measures it, if it counts as a request."""
         self._watch: ResponseWatch | None = None
-        self.decision_id = headers.decision_id(request.value(DECISION_ID))
-        self.predicted = headers.count(request.value(PREDICTED_CACHED_TOKENS))
+        decision, predicted = request.first(_DECISION_ID), request.first(_PREDICTED)
+        self.decision_id = None if decision is None else headers.decision_id(_text(decision))
+        self.predicted = None if predicted is None else headers.count(_text(predicted))
         self.outcome = Outcome.CLIENT_GONE
         self.status = 0
         self.hides_usage = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from epp.protocol import (
     ADMIN_TOKEN,
@@ -125,7 +126,13 @@ def content_of(fields: RawHeaders) -> Content:
 def content(kind: bytes | None, coding: bytes | None, length: bytes | None) -> Content:
     """The same from the values of these fields; None where there is none."""
     known = int(length) if length is not None and length.isdigit() else None
-    return Content((kind or b"").decode("latin-1"), (coding or b"").decode("latin-1"), known)
+    return Content(_text(kind), _text(coding), known)
+
+
+@lru_cache(maxsize=256)
+def _text(value: bytes | None) -> str:
+    """An engine sends the same ones again and again."""
+    return "" if value is None else value.decode("latin-1")
 
 
 def length_of(fields: RawHeaders) -> int | None:

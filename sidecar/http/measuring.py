@@ -29,16 +29,18 @@ class Measuring:
         """The body as the engine gets it; the exchange is measured from here on, if it counts."""
         if len(body) <= INLINE_BYTES:
             return self.begin_at_once(request, exchange, body)
-        if not _counts(request):
+        path = request.path
+        if not _counts(request, path):
             return body
-        read = await asyncio.to_thread(_read, body, self._of_stream(request.path))
+        read = await asyncio.to_thread(_read, body, self._of_stream(path))
         return self._began(exchange, body, *read)
 
     def begin_at_once(self, request: Incoming, exchange: Exchange, body: bytes) -> bytes:
         """The same for a body of `INLINE_BYTES` at most."""
-        if not _counts(request):
+        path = request.path
+        if not _counts(request, path):
             return body
-        return self._began(exchange, body, *_read(body, self._of_stream(request.path)))
+        return self._began(exchange, body, *_read(body, self._of_stream(path)))
 
     def _of_stream(self, path: str) -> bool:
         return self.request_usage and path in ASKABLE
@@ -55,9 +57,9 @@ class Measuring:
         return extended
 
 
-def _counts(request: Incoming) -> bool:
+def _counts(request: Incoming, path: str) -> bool:
     """Whether a model computes the answer to it, and its body can be read."""
-    if request.method != "POST" or request.path not in MEASURED:
+    if request.method != "POST" or path not in MEASURED:
         return False
     coding = request.first(b"content-encoding")
     return coding is None or coding.strip().lower() == b"identity"

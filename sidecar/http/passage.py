@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from sidecar.proxy import Journal, Outcome
+from sidecar.transfer.redaction import may_name
 
 from . import headers, refusals
 from .client import Answer, Client, Head, NearClient, Wait
@@ -134,15 +135,19 @@ class Passage:
             or self._client.incoming.method == "HEAD"
         ):
             return self._step_by_step(head, body)
-        self._head = head
-        passing = self._passing = self._of(head, trusted=False)
+        out, exchange = body, self._exchange
+        if exchange.hides_usage or exchange.recount is not None or may_name(body):
+            passing = self._of(head, trusted=False)
+            out = passing.whole(body)
+            if passing.stripped:
+                self._stripped()
+        else:  # most: nothing would be taken out
+            content = head.content
+            exchange.answered(head.status, content.kind, content.coding)
         self._measure(body)
-        out = passing.whole(body)
-        if passing.stripped:
-            self._stripped()
         lines = shape.client_lines(head.worth)
         wait = to.answer(head.status, head.reason, lines, out, dated=shape.is_dated)
-        self._exchange.completed()
+        exchange.completed()
         return wait
 
     def closing(self) -> Iterator[Wait]:
