@@ -50,6 +50,7 @@ class _Wire(msgspec.Struct):
 
 _WIRE = msgspec.json.Decoder(_Wire)
 
+
 class Asked(NamedTuple):
     """What a body says."""
 
