@@ -102,17 +102,20 @@ class EngineStatus:
     """The engine may hold blocks that its writer missed; those that it tells of are there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FirstToken:
-    """The first byte of an answer left the engine: the prompt's prefill is over."""
+    """The first byte of an answer left the engine: the prompt's prefill is over.
+
+    Never changed once it is made; to be frozen would cost each request more than all else of it.
+    """
 
     decision_id: str
     ttft_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Done:
-    """One request is over. None is not known."""
+    """One request is over. None is not known. Never changed once it is made, like `FirstToken`."""
 
     decision_id: str
     outcome: Outcome = Outcome.UNKNOWN

@@ -12,7 +12,7 @@ from epp.protocol import REQUEST_ID
 from sidecar.transfer.targets import Target
 
 from . import headers
-from .headers import CONTENT_LENGTH, Fields, RawHeaders
+from .headers import Fields, RawHeaders
 from .incoming import Incoming
 from .shapes import AnswerShape
 from .upload import Content, Upload
@@ -51,12 +51,8 @@ class Head:
     @property
     def content(self) -> headers.Content:
         """What it says of the body."""
-        shape, values = self.shape, self.worth
-        if shape is None:
-            return headers.content_of(self.fields)
-        kind = shape.first(b"content-type", values)
-        coding = shape.first(b"content-encoding", values)
-        return headers.content(kind, coding, shape.first(CONTENT_LENGTH, values))
+        shape = self.shape
+        return headers.content_of(self.given) if shape is None else shape.content(self.worth)
 
     def value(self, name: str) -> str:
         """The first value of a field, or an empty text."""

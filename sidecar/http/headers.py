@@ -34,7 +34,8 @@ _KEPT_OPTIONS = frozenset({b"", b"host", CONTENT_LENGTH, b"content-type"})
 _LASTING = frozenset({b"", b"keep-alive", b"close"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _CONNECTION = len(b"connection")
-_OF_CONTENT = (b"content-type", b"content-encoding", CONTENT_LENGTH)
+OF_CONTENT = (b"content-type", b"content-encoding", CONTENT_LENGTH)
+"""Fields that say what a body is."""
 
 _CONTROLS = bytes((*range(9), *range(10, 32), 127))
 
@@ -117,9 +118,9 @@ def content_of(fields: RawHeaders) -> Content:
     found: dict[bytes, bytes] = {}
     for name, value in fields:
         key = name.lower()
-        if key in _OF_CONTENT:
+        if key in OF_CONTENT:
             found.setdefault(key, value)
-    kind, coding, length = (found.get(key) for key in _OF_CONTENT)
+    kind, coding, length = (found.get(key) for key in OF_CONTENT)
     return content(kind, coding, length)
 
 

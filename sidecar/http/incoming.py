@@ -89,8 +89,10 @@ class Incoming:
 
     def first(self, name: bytes) -> bytes | None:
         """The first value of a field as it was sent. `name` in lower case."""
-        if self.shape is not None:
-            return self.shape.first(name, self.worth)
+        shape = self.shape
+        if shape is not None:
+            at = shape.at.get(name)
+            return None if at is None else self.worth[at[0]]
         found = self.index.get(name)
         return None if found is None else found[0]
 

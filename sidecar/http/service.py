@@ -66,11 +66,14 @@ class Service:
     store: intake.Store = field(init=False)
     running: set["asyncio.Task[None]"] = field(default_factory=set, init=False)
     """The tasks of exchanges that have begun and not ended."""
+    most_direct: int = field(init=False)
+    """Bytes of a body that needs no task."""
     directs: set[Direct | Splitting] = field(default_factory=set, init=False)
     """Those that need no task."""
 
     def __post_init__(self) -> None:
         self.store = intake.Store(self.limits)
+        self.most_direct = min(intake.INLINE_BYTES, self.limits.max_body_bytes)
 
     @property
     def in_flight(self) -> int:
@@ -261,11 +264,12 @@ class Service:
         """Begin to serve a request whose body is here; None where only `serve` can, or where a task
         was given to `over` already."""
         incoming, size = client.incoming, len(body)
-        limits, held = self.limits, self.store.held_bytes
+        limits = self.limits
         if (
             not may_go_directly(incoming)
-            or size > min(intake.INLINE_BYTES, limits.max_body_bytes, limits.max_held_bytes - held)
-            or self.in_flight >= limits.max_in_flight
+            or size > self.most_direct
+            or size + self.store.held_bytes > limits.max_held_bytes
+            or len(self.running) + len(self.directs) >= limits.max_in_flight
             or intake.may_hold(body)
         ):
             return None

@@ -110,16 +110,23 @@ class RequestShape(Shape):
 class AnswerShape(Shape):
     """The names of an answer's fields."""
 
-    __slots__ = ("_lines", "is_dated", "is_plain")
+    __slots__ = ("_lines", "_of_content", "is_dated", "is_plain")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         super().__init__(names)
         keys = [name.lower() for name in names]
         passes = [at for at, key in enumerate(keys) if headers.passes_back_beside_length(key)]
         self._lines = _Lines(names, passes)
+        first = [self.at.get(name, (None,))[0] for name in headers.OF_CONTENT]
+        self._of_content = first
         self.is_dated = b"date" in self.at
         self.is_plain = b"connection" not in self.at
         """Whether no value names fields that must not pass."""
+
+    def content(self, values: Sequence[bytes]) -> headers.Content:
+        """What `headers.content_of` gives."""
+        kind, coding, length = [None if at is None else values[at] for at in self._of_content]
+        return headers.content(kind, coding, length)
 
     def client_lines(self, values: Sequence[bytes]) -> bytes:
         """What `headers.for_client` gives, as it is written, without the length; where it

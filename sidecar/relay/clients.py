@@ -70,6 +70,7 @@ class ClientConnection(Connection):
         self._house = house
         self._limits = house.limits
         self._on_leg_port = on_leg_port
+        self._arrived = house.arrived
         self._reader = RequestReader(house.limits)
         self._queue: deque[Event] = deque()
         self._ahead = b""  # bytes behind the queue that were not looked at
@@ -180,7 +181,7 @@ class ClientConnection(Connection):
     def _begin(self, incoming: Incoming) -> Turn:
         incoming.at, incoming.peer = self._at, self._peer
         incoming.on_leg_port = self._on_leg_port
-        incoming.arrived = self._house.arrived()
+        incoming.arrived = self._arrived()
         turn = self._turn = Turn(self, incoming, keeps=incoming.keep_alive)
         return turn
 
@@ -326,4 +327,6 @@ class ClientConnection(Connection):
 
     def _heed(self) -> None:
         """Read on unless something waits."""
-        self.read_on(not (self._queue or self._ahead or self._full))
+        reads = not (self._queue or self._ahead or self._full)
+        if reads is not self._reading:
+            self.read_on(reads)

@@ -31,7 +31,9 @@ class OwnRelay(Shell):
         self._servers: list[asyncio.Server] = []
         self._open: set[ClientConnection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
-        self._date = (0, b"")
+        self._date = b""
+        self._dated_until = 0.0
+        self.arrived: Callable[[], float] = service.clock
         self.limits: Limits = service.limits
 
     @property
@@ -89,9 +91,6 @@ class OwnRelay(Shell):
     def leave(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
 
-    def arrived(self) -> float:
-        return self._service.clock()
-
     def serve(self, client: Client) -> Coroutine[None, None, None]:
         return self._service.serve(client)
 
@@ -101,10 +100,12 @@ class OwnRelay(Shell):
         return self._service.direct(client, body, self._engines, over)
 
     def date(self) -> bytes:
-        now = int(self._wall_s())
-        if now != self._date[0] or not self._date[1]:
-            self._date = (now, f"Date: {formatdate(now, usegmt=True)}".encode())
-        return self._date[1]
+        now = self.arrived()
+        if now >= self._dated_until:
+            wall = self._wall_s()
+            self._date = f"Date: {formatdate(int(wall), usegmt=True)}".encode()
+            self._dated_until = now + 1 - wall % 1
+        return self._date
 
     def _sweep(self) -> None:
         now = self.loop.time()
