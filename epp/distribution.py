@@ -1,4 +1,4 @@
-"""Histograms and gauges for what changes with every answer, or with every piece of one.
+"""Histograms, counters and gauges for what changes with every answer, or with every piece of one.
 
 prometheus_client's take a lock or two and a walk over labels for each value, a few microseconds;
 these belong to one thread and take a bisection or an addition. They look the same on the metrics
@@ -9,7 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.utils import floatToGoString
 
 
@@ -69,6 +73,48 @@ class Distributions:
                 seen += count
                 buckets.append((edge, float(seen)))
             family.add_metric(labels, buckets, values.total)
+        return [family]
+
+
+class Count:
+    """The value of one set of labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self) -> None:
+        self.value += 1
+
+
+class Counts:
+    """One counter with all its label sets, of one thread. A `Collector` of the registry."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
+    ) -> None:
+        """`name` is without `_total`."""
+        self._name, self._text, self._labels = name, text, labels
+        self._by_labels: dict[tuple[str, ...], Count] = {}
+        registry.register(self)
+
+    def of(self, *labels: str) -> Count:
+        """The value of these labels; whoever chooses them keeps them few."""
+        found = self._by_labels.get(labels)
+        if found is None:
+            found = self._by_labels[labels] = Count()
+        return found
+
+    def describe(self) -> Iterable[CounterMetricFamily]:
+        """What is registered, before there are values."""
+        return [CounterMetricFamily(self._name, self._text, labels=self._labels)]
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """What the page shows."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, count in list(self._by_labels.items()):
+            family.add_metric(labels, float(count.value))
         return [family]
 
 

@@ -48,15 +48,14 @@ SHAPES: Mapping[Api, Shape] = {
     Api.GENERATE: Shape(dropped=_FOR_ONE_TOKEN),
 }
 
+_DROPPED = {api: shape.dropped | {"stream_options"} for api, shape in SHAPES.items()}
+_BY_PATH = {api.value: api for api in Api}
 _IDS = re.compile(rb"\[\s*[0-9]")
 
 
 def api_of(path: str) -> Api | None:
     """The API behind a path without its query, or None when it is never split."""
-    try:
-        return Api(path)
-    except ValueError:
-        return None
+    return _BY_PATH.get(path)
 
 
 def one_token(body: Body, api: Api, put: Mapping[str, bytes]) -> bytes:
@@ -69,7 +68,7 @@ def one_token(body: Body, api: Api, put: Mapping[str, bytes]) -> bytes:
     plain = {**shape.put, "stream": b"false", **put}
     if within is None:
         limits = _limits(body, api)
-        return body.edited(put=limits | plain, drop=shape.dropped | {"stream_options"})
+        return body.edited(put=limits | plain, drop=_DROPPED[api])
     text = body.value(within)
     inner = Body.read(b"{}" if text is None or text in UNSET else text)  # `splittable` has looked
     limited = inner.edited(put=_limits(inner, api), drop=shape.dropped)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from epp.distribution import Distributions
+from epp.distribution import Counts, Distributions
 
 PREFIX = "epp_sidecar_"
 
@@ -46,18 +46,7 @@ class Declared:
         self.rows.append(Row(PREFIX + name, "histogram", labels, text))
         return Distributions(PREFIX + name, text, labels, bounds=buckets, registry=self.registry)
 
-
-class Labelled:
-    """A counter whose sets of labels are looked up once; whoever chooses them keeps them few."""
-
-    __slots__ = ("_counter", "_found")
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._found: dict[tuple[str, ...], Counter] = {}
-
-    def of(self, *labels: str) -> Counter:
-        found = self._found.get(labels)
-        if found is None:
-            found = self._found[labels] = self._counter.labels(*labels)
-        return found
+    def counts(self, name: str, text: str, *labels: str) -> Counts:
+        """The same for what every request counts."""
+        self.rows.append(Row(f"{PREFIX}{name}_total", "counter", labels, text))
+        return Counts(PREFIX + name, text, labels, registry=self.registry)

@@ -157,7 +157,7 @@ class Handoff:
 
     @property
     def _decode_runs(self) -> bool:
-        return self._state in {_State.DECODING, _State.STREAMING}
+        return self._state is _State.DECODING or self._state is _State.STREAMING
 
     def _arrived(self, event: Arrived) -> list[Action]:
         policy = self.policy

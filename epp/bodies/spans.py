@@ -7,6 +7,7 @@ says why. Time is linear in the text; nesting is bounded by the decoder.
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import msgspec
@@ -20,10 +21,10 @@ _GAP = re.compile(rb"[\s,:]*")
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 INNER = re.compile(rb'(?:[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
 """Inside a value: all up to the next bracket, or up to a string that is not whole."""
-
-
-_PLAIN = re.compile(rb'"([^"\\]*)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s,"{}\[\]]+)', re.DOTALL)
-"""A member whose name has no escapes and whose value holds no others: most are so."""
+_NAMED = re.compile(rb'[\s,]*"([^"\\]*)"\s*:\s*')
+"""What comes before a value, where the name has no escapes."""
+_AFTER = b",} \t\r\n"
+"""What may come right behind a value."""
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 
@@ -46,14 +47,15 @@ class Member(NamedTuple):
 class Body:
     """A JSON object as it was sent. Duplicate names are kept; the last of them counts."""
 
-    __slots__ = ("_read", "fields", "raw")
+    __slots__ = ("_members", "_readable", "fields", "raw")
 
     def __init__(self, raw: bytes, fields: Mapping[str, msgspec.Raw], readable: bytes) -> None:
         """`readable`: a text of the same length in which its members are found."""
         self.raw = raw
         self.fields = fields
         """The value of each name, undecoded."""
-        self._read: bytes | tuple[Member, ...] = readable
+        self._readable = readable
+        self._members: tuple[Member, ...] | None = None
 
     @classmethod
     def read(cls, raw: bytes) -> Self:
@@ -66,14 +68,14 @@ class Body:
 
     def over(self, raw: bytes) -> Self:
         """The same members of another text, in which they stand at the same places."""
-        return type(self)(raw, self.fields, self.raw)
+        return type(self)(raw, self.fields, self._readable)
 
     @property
     def members(self) -> tuple[Member, ...]:
         """In their order. They are looked for when they are first needed."""
-        found = self._read
-        if isinstance(found, bytes):
-            found = self._read = _members(found)
+        found = self._members
+        if found is None:
+            found = self._members = _members(self._readable, self.fields)
         return found
 
     def value(self, name: str) -> bytes | None:
@@ -117,29 +119,35 @@ class Body:
         before them."""
         raw = self.raw
         close = raw.rindex(b"}")
-        added = [b"%b:%b" % (msgspec.json.encode(name), value) for name, value in put.items()]
-        if added and not first:
-            added.insert(0, b"")
-        return b"".join((raw[since:close], b",".join(added), raw[close:]))
+        added = b",".join([_key(name) + value for name, value in put.items()])
+        comma = b"" if first or not added else b","
+        return b"".join((raw[since:close], comma, added, raw[close:]))
 
 
-def _members(raw: bytes) -> tuple[Member, ...]:
-    """Members of an object that is known to be valid."""
-    found = []
-    at = _gap(raw, raw.index(b"{") + 1)
-    while raw[at] != 0x7D:  # }
-        plain = _PLAIN.match(raw, at)
-        if plain is not None:
-            value, end = plain.span(2)
-            found.append(Member(plain[1].decode(), at, value, end))
-            at = _gap(raw, end)
-            continue
-        key_end = _string(raw, at)
-        value = _gap(raw, key_end)
-        end = _value_end(raw, value)
-        found.append(Member(_TEXT.decode(raw[at:key_end]), at, value, end))
-        at = _gap(raw, end)
-    return tuple(found)
+def _members(raw: bytes, fields: Mapping[str, msgspec.Raw]) -> tuple[Member, ...]:
+    """Members of an object that is known to be valid, and whose decoder found these values.
+
+    Where the value of a name stands where it is looked for, its end is known by its length; a name
+    that stands twice may have another one there.
+    """
+    found: list[Member] = []
+    at = raw.index(b"{") + 1
+    while True:
+        named = _NAMED.match(raw, at)
+        if named is None:
+            at = _gap(raw, at)
+            if raw[at] == 0x7D:  # }
+                return tuple(found)
+            key, key_end = at, _string(raw, at)
+            name, value = _TEXT.decode(raw[at:key_end]), _gap(raw, key_end)
+        else:
+            name, key, value = named[1].decode(), named.start(1) - 1, named.end()
+        text = bytes(fields[name])
+        end = value + len(text)
+        if not raw.startswith(text, value) or raw[end] not in _AFTER:
+            end = _value_end(raw, value)
+        found.append(Member(name, key, value, end))
+        at = end
 
 
 def _gap(raw: bytes, at: int) -> int:
@@ -172,3 +180,9 @@ def _value_end(raw: bytes, at: int) -> int:
         found = INNER.match(raw, at)
         assert found
         at = found.end()
+
+
+@lru_cache(maxsize=256)
+def _key(name: str) -> bytes:
+    """A name that is put into a text, up to its value."""
+    return msgspec.json.encode(name) + b":"

@@ -66,8 +66,12 @@ def read(values: Sequence[str]) -> SpanContext | None:
 
 def fresh(rng: Chance, share: float) -> SpanContext:
     """The first span of a new trace; of many, this share is sampled (0 to 1)."""
-    flags = SAMPLED if rng.random() < share else 0
-    return SpanContext(_digits(rng, 128), _digits(rng, 64), flags)
+    sampled = share >= 1.0 or (share > 0.0 and rng.random() < share)
+    both = f"{rng.getrandbits(192):048x}"
+    trace_id, span_id = both[:32], both[32:]
+    if trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        trace_id, span_id = _digits(rng, 128), _digits(rng, 64)
+    return SpanContext(trace_id, span_id, SAMPLED if sampled else 0)
 
 
 def _digits(rng: Chance, bits: int) -> str:

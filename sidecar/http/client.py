@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-from epp.protocol import REQUEST_ID
 from sidecar.transfer.targets import Target
 
 from . import headers
@@ -16,8 +15,6 @@ from .headers import Fields, RawHeaders
 from .incoming import Incoming
 from .shapes import AnswerShape
 from .upload import Content, Upload
-
-_REQUEST_ID = REQUEST_ID.encode()
 
 Wait = Awaitable[None] | None
 """None when the writer may go on at once, else what it has to wait for."""
@@ -61,9 +58,7 @@ class Head:
         return next(found, b"").decode("latin-1")
 
     def under(self, request_id: str | None) -> "Head":
-        """The same, under the client's own id, where the engine answered with one."""
-        if self.shape is not None and _REQUEST_ID not in self.shape.at:
-            return self
+        """The same, under the client's own id."""
         return replace(self, request_id=request_id)
 
 

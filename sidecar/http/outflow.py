@@ -6,7 +6,7 @@ it has sent already waits here.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 from .client import Head, NearClient, Wait
 from .passage import Passage
@@ -89,8 +89,16 @@ class Outflow:
             self.take(body)
             self.end()
             return
-        self._do(lambda: self._passage.at_once(head, body, to))
-        self._do(lambda: self._closed(iter(())))
+        try:
+            wait = self._passage.at_once(head, body, to)
+        except Exception as error:  # noqa: BLE001 - edge of a callback
+            self._fail(error)
+            return
+        if wait is None:
+            self._over()
+            return
+        self._steps.append(lambda: self._closed(iter(())))
+        self._after(wait)
 
     def stop(self) -> None:
         """Nobody wants the rest."""
@@ -131,7 +139,8 @@ class Outflow:
         """Go on when the client's connection has room again."""
         assert wait is not None
         if not isinstance(wait, asyncio.Future):
-            wait = self._task = asyncio.get_running_loop().create_task(_waited(wait))
+            assert isinstance(wait, Coroutine)
+            wait = self._task = asyncio.get_running_loop().create_task(wait)
         self._waits = True
         self._read_on(False)
         wait.add_done_callback(self._go_on)
@@ -148,7 +157,3 @@ class Outflow:
             self._do(self._steps.popleft())
         if not (self._waits or self._stopped):
             self._read_on(True)
-
-
-async def _waited(wait: Awaitable[None]) -> None:
-    await wait

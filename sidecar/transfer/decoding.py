@@ -108,7 +108,7 @@ class DecodeLeg:
         if head.status < 200 or (head.shape is None and not headers.is_fit(head.fields)):
             self._fails(Fault.GARBLED)
             return
-        self._head = head.under(self._job.request_id)
+        self._head = self._job.named(head)
         if head.status >= 400:
             self._error = bytearray()
         else:

@@ -175,7 +175,8 @@ class Handover:
             self._close()
 
     def _heed(self, event: Event) -> None:
-        self._note(event)
+        if type(event) is not Arrived:
+            self._note(event)
         for action in self.handoff.on(event, self._tools.clock()):
             self._do(action)
         if type(event) is DecodeFirstByte and self.finished is None:

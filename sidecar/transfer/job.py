@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from epp.bodies.sharing import Api
 from epp.bodies.spans import Body
+from epp.protocol import REQUEST_ID
 from epp.tracing.spans import Tracer
 from sidecar.connectors import Plan
 from sidecar.http import headers
@@ -33,7 +34,7 @@ from .steps import Fault
 from .targets import Target
 from .tracing import HandoffTrace
 
-_LEG_HEADER = LEG_HEADER.encode()
+_LEG_HEADER, _REQUEST_ID = LEG_HEADER.encode(), REQUEST_ID.encode()
 MAX_WHOLE = 8 << 20
 """Longest answer that is read whole: a prefill's, or an error's."""
 
@@ -76,6 +77,12 @@ class Job:
     def request_id(self) -> str | None:
         """The client's own id, which it gets back where an engine answers with one."""
         return self.request.value("x-request-id")
+
+    def named(self, head: Head) -> Head:
+        """An answer's head under the client's own id, where the engine answered with one."""
+        if head.shape is not None and _REQUEST_ID not in head.shape.at:
+            return head
+        return head.under(self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Metrics of handoffs and of what may not pass. No label carries anything that a client chose."""
 
-from sidecar.declared import Declared, Labelled
+from sidecar.declared import Declared
 
 PHASES = ("prefilling", "decoding", "streaming", "ending")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -10,7 +10,7 @@ class HandoffMetrics:
     """Part of one sidecar's metrics."""
 
     def __init__(self, declared: Declared) -> None:
-        handoffs = self.handoffs = declared.counter(
+        self.handoffs = declared.counts(
             "handoff", "Requests that a picker wanted split. outcome is what the client got: "
             "answered, passed (an engine's error), refused, cut, client-gone; or whole: never "
             "tried. reason is split, or why the decode engine was alone, or prefill when no decode "
@@ -28,13 +28,13 @@ class HandoffMetrics:
             "handoff_gap_seconds", "From a prefill's answer to the first byte of its decode leg: "
             "until then the KV was pulled.", _SECONDS,
         ).of(())  # fmt: skip
-        self.handed_off = declared.counter(
+        self.handed_off = declared.counts(
             "handed_off", "Prefills whose engine keeps blocks to be pulled."
-        )
-        self.pulled = declared.counter(
+        ).of()
+        self.pulled = declared.counts(
             "pulled", "Decode legs with such blocks that gave a first byte. The difference is in "
             "handoff_stranded, or failed as handoff says.",
-        )  # fmt: skip
+        ).of()  # fmt: skip
         self.prefill_leg = declared.distributions(
             "prefill_leg_seconds", "Prefill legs that were answered, from sending to the answer's "
             "end; errors, too.", _SECONDS,
@@ -43,13 +43,12 @@ class HandoffMetrics:
             "decode_leg_seconds", "Decode legs that gave a first byte, from sending to that. kv is "
             "pulled, or own where the local engine computed the prompt.", _SECONDS, "kv",
         )  # fmt: skip
-        legs = declared.counter(
+        self.legs = declared.counts(
             "legs", "Legs that ended. leg is prefill or decode; outcome is answered, or how it "
             "failed: unreachable, lost, garbled, status (400 or above), cancelled, error-event, "
             "late (the lease was nearly over), cold (asked first, and nothing was cached).",
             "leg", "outcome",
         )  # fmt: skip
-        self.legs, self.ended = Labelled(legs), Labelled(handoffs)
         self.retries = declared.counter(
             "leg_retries", "Legs that were sent because one before had failed, by how it had.",
             "leg", "after",

@@ -33,8 +33,8 @@ class PrefillLeg:
     """
 
     __slots__ = ("_action", "_answers", "_asked", "_began", "_body", "_desk", "_door", "_head",
-                 "_job", "_meeting", "_metrics", "_over", "_question", "_tools", "_wall_s",
-                 "answered_at")  # fmt: skip
+                 "_job", "_meeting", "_metrics", "_over", "_question", "_timed", "_tools",
+                 "_wall_s", "answered_at")  # fmt: skip
     _meeting: Meeting
 
     def __init__(
@@ -64,6 +64,7 @@ class PrefillLeg:
         self._asked: Asked | None = None
         self._head: Head | None = None
         self._body: bytes | bytearray = b""
+        self._timed = False  # it has limits of its own
         self._over = False
 
     def send(self) -> None:
@@ -77,6 +78,7 @@ class PrefillLeg:
 
     def cancel(self) -> None:
         """Give up soon, unless the answer begins: then blocks are pinned, and must be freed."""
+        self._timed = True
         self._desk.times.set(f"{self._action.leg}!", CANCEL_S, self._cut)
 
     def drop(self) -> None:
@@ -158,7 +160,7 @@ class PrefillLeg:
     def begin(self, head: Head) -> None:
         if not self._headed(head):
             return
-        self._body = bytearray()
+        self._body, self._timed = bytearray(), True
         self._desk.times.set(f"{self._action.leg}.", COMMITTED_S, lambda: self._fails(Fault.LOST))
 
     def _headed(self, head: Head) -> bool:
@@ -212,7 +214,7 @@ class PrefillLeg:
         if head.status >= 400:
             if head.shape is None and not headers.is_fit(head.fields):
                 return PrefillFailed(action.leg, Fault.GARBLED)
-            self._answers.put(action.leg, head.under(self._job.request_id), body)
+            self._answers.put(action.leg, self._job.named(head), body)
             return PrefillFailed(action.leg, Fault.STATUS, head.status)
         assert self.answered_at is not None
         found = self._tools.plan.read(body, self._meeting)
@@ -232,9 +234,10 @@ class PrefillLeg:
 
     def _ends(self, event: PrefillAnswered | PrefillFailed) -> None:
         self.drop()
-        times, leg = self._desk.times, self._action.leg
-        times.drop(f"{leg}.")
-        times.drop(f"{leg}!")
+        if self._timed:
+            times, leg = self._desk.times, self._action.leg
+            times.drop(f"{leg}.")
+            times.drop(f"{leg}!")
         cancelled = isinstance(event, PrefillFailed) and event.fault is Fault.CANCELLED
         if self._head is not None and not cancelled:
             self._metrics.prefill_leg.observe(self._tools.clock() - self._began)

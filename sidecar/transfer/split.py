@@ -125,7 +125,7 @@ class Splitter:
             self._not_split("failed")
 
     def _not_split(self, reason: str) -> None:
-        self.metrics.handoffs.labels(WHOLE, reason).inc()
+        self.metrics.handoffs.of(WHOLE, reason).inc()
 
     def _found(self, judged: Judged) -> tuple[Target, ...] | str:
         """Who may be asked for the prompt, or why nobody is."""

@@ -89,7 +89,7 @@ class Tally:
         metrics = self._metrics
         if finished is None:
             return
-        metrics.ended.of(finished.ending.value, finished.path).inc()
+        metrics.handoffs.of(finished.ending.value, finished.path).inc()
         if finished.copies:
             metrics.copies.inc(finished.copies)
         for reason in finished.stranded:

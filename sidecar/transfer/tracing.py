@@ -38,13 +38,14 @@ CONNECTOR = f"{_OURS}connector"
 class HandoffTrace:
     """One request's."""
 
-    __slots__ = ("_client", "_context", "_legs", "_root")
+    __slots__ = ("_client", "_context", "_legs", "_lines", "_root")
 
     def __init__(self, tracer: Tracer, request: Incoming) -> None:
         client = self._client = read(request.values(TRACEPARENT))
         self._context = client or fresh(tracer.rng, tracer.share)
         self._legs: dict[str, Running] = {}
         self._root: Running | None = None
+        self._lines = b""  # of `_context`, where no leg has one of its own
         if tracer.listener is not None:
             own = self._context if client is None else client.child(tracer.rng)
             request_id = (request.value("x-request-id") or "")[:MAX_ID]
@@ -65,6 +66,15 @@ class HandoffTrace:
     def lines(self, leg: str, shape: RequestShape, values: Sequence[bytes]) -> bytes:
         """Those fields of a leg that say so, as they are written."""
         context = self._of(leg)
+        if context is not self._context:
+            return self._lines_of(context, shape, values)
+        if not self._lines:
+            self._lines = self._lines_of(context, shape, values)
+        return self._lines
+
+    def _lines_of(
+        self, context: SpanContext, shape: RequestShape, values: Sequence[bytes]
+    ) -> bytes:
         if context is self._client:
             return shape.lines_of(_PARENT, values) + shape.lines_of(_STATE, values)
         kept = b"" if _STATE in self._taken else shape.lines_of(_STATE, values)
@@ -92,6 +102,8 @@ class HandoffTrace:
 
     def note(self, event: Event) -> None:
         """Something has happened."""
+        if self._root is None:
+            return
         match event:
             case DecodeFirstByte(leg) if leg in self._legs:
                 running = self._legs[leg]

@@ -54,6 +54,8 @@ class Breakers:
 
     def usable(self, targets: Iterable[Target], now: float) -> tuple[Target, ...]:
         """Those that a leg may go to, in their order."""
+        if not self._hosts:
+            return tuple(targets)
         return tuple(target for target in targets if self._may_go(target, now))
 
     def _may_go(self, target: Target, now: float) -> bool:

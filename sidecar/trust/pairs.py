@@ -31,6 +31,14 @@ class _Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     until: float = float("-inf")
     traits: Traits = field(default_factory=Traits)
+    compared: tuple[Traits, Traits, str | None] | None = None
+    """This engine's traits and those, and how they differ."""
+
+    def difference(self, ours: Traits) -> str | None:
+        known = self.compared
+        if known is None or known[0] is not ours or known[1] is not self.traits:
+            known = self.compared = (ours, self.traits, difference(ours, self.traits))
+        return known[2]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +77,7 @@ class Pairs:
             if known is None or now >= known.until:
                 return None
             self._pods.move_to_end(target)
-            found.append(difference(self._own.traits, known.traits))
+            found.append(known.difference(self._own.traits))
         return found
 
     async def _difference(self, target: Target) -> str | None:

@@ -7,7 +7,6 @@ What an engine does not tell is not compared.
 
 import re
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import msgspec
 
@@ -29,7 +28,6 @@ class Traits:
     layout: str | None = None
 
 
-@lru_cache(maxsize=1024)
 def difference(ours: Traits, theirs: Traits) -> str | None:
     """None, or the stable reason why no KV may go from one to the other."""
     for trait in fields(Traits):

@@ -38,7 +38,8 @@ async def test_a_handoff_is_told_with_its_legs_and_what_became_of_it(tmp_path: P
         assert decode.attributes["llm_d.pd_proxy.disaggregation_used"] is True
         first_byte_ms = decode.attributes["epp.first_byte_ms"]
         assert isinstance(first_byte_ms, float)
-        assert 0 < first_byte_ms <= decode.took_s * 1000
+        # An answer in one piece ends with its first byte, and a wall clock is exact to 0.2 µs.
+        assert 0 < first_byte_ms <= decode.took_s * 1000 + 0.001
         assert prefill.took_s + decode.took_s <= handoff.took_s
         assert [span.failure for span in collector.spans] == ["", "", ""]
         await until(lambda: pool.decode.metric("spans_sent") == 3)

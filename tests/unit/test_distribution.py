@@ -1,10 +1,10 @@
-"""Our histograms look on the metrics page as prometheus_client's do."""
+"""Our histograms and counters look on the metrics page as prometheus_client's do."""
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from epp.distribution import Distributions
+from epp.distribution import Counts, Distributions
 
 BOUNDS = (0.5, 1, 2.5, 10)
 
@@ -36,3 +36,14 @@ def test_labels_are_shown_once_there_is_a_value_and_what_has_none_always() -> No
     assert "p_count 0.0" in lines
     assert 'd_count{name="b"} 1.0' in lines
     assert not any('name="a"' in line for line in lines)
+
+
+@given(st.lists(st.sampled_from("ab")))
+def test_the_page_of_a_counter_is_the_same(names: list[str]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    counts = Counts("c", "Of names.", ("name",), registry=ours)
+    counter = Counter("c", "Of names.", ("name",), registry=theirs)
+    for name in names:
+        counts.of(name).inc()
+        counter.labels(name).inc()
+    assert page(ours) == page(theirs)

@@ -1,12 +1,14 @@
 """The picker's seal under the pods that it names."""
 
+import hashlib
+import hmac
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.seals import SKEW_S, Named, SealKeys, joined
+from epp.seals import SKEW_S, Named, SealKeys, joined, mac
 
 KEY, OLD, OTHER = (bytes([n]) * 32 for n in (1, 2, 3))
 NAMED = Named(pool="default/pool", decision_id="d-1", prefill="10.0.0.1:8000,10.0.0.2:8000")
@@ -81,3 +83,9 @@ def test_neither_the_keys_nor_the_seal_show_a_key() -> None:
 )
 def test_a_list_is_one_text_however_it_came(values: list[str]) -> None:
     assert joined(values) == "a:1,b:2"
+
+
+@given(st.binary(max_size=130), st.lists(st.text(max_size=8), max_size=4))
+def test_a_mac_is_an_hmac_of_the_parts_with_their_lengths(key: bytes, parts: list[str]) -> None:
+    text = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
+    assert mac(key, parts) == hmac.new(key, text, hashlib.sha256).hexdigest()
