@@ -423,7 +423,8 @@ def main() -> None:
         _say_all(group)
         raise SystemExit(2) from None
     except OSError as error:
-        typer.echo(f"epp: {error.strerror or error}", err=True)
+        about = "" if error.filename is None else f"{error.filename}: "
+        typer.echo(f"epp: {about}{error.strerror or error}", err=True)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 SUFFIXES = {".yaml", ".yml", ".json"}
 RENDER_S = 120
+NO_OBJECTS = "has no Kubernetes objects: each needs an apiVersion and a kind"
 
 
 def doctor(
@@ -92,7 +93,7 @@ def _given(where: Path) -> Iterator[dict[str, Any]]:
         texts = [(str(path), path.read_bytes()) for path in _files(where)]
     found = [one for name, text in texts for one in objects(text, name)]
     if not found:
-        raise ConfigError(str(where), "has no Kubernetes objects")
+        raise ConfigError(texts[0][0] if str(where) == "-" else str(where), NO_OBJECTS)
     yield from found
 
 
@@ -133,6 +134,9 @@ def _access(kubeconfig: Path | None) -> "Access":
         return read_kubeconfig(kubeconfig)
     own = Path.home() / ".kube" / "config"
     found = in_cluster(os.environ)
+    if found is None and not own.is_file():
+        what = "is not there, and we run in no cluster: name a folder of objects, or --kubeconfig"
+        raise ConfigError(str(own), what)
     if found is None or own.is_file():
         return read_kubeconfig(own)
     return found

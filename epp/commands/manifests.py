@@ -11,6 +11,8 @@ import typer
 from epp.errors import ConfigError
 from epp.manifests.gateways import Gateway
 
+from .flags import AsJson
+
 KEYS = ("handoff", "leg", "salt", "redis-picker", "redis-vllm", "redis-prefill", "redis-decode")
 """Of the Secret `epp-keys`, which whoever installs a pool makes once."""
 INSTALLED = "manifests/shipped"
@@ -46,10 +48,13 @@ def manifests(
     force: Annotated[
         bool, typer.Option("--force", help="Write over what is there, your changes too.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write one pool's kustomize overlay for Kubernetes.
 
     Picker, Redis, gateway, and vLLM with sidecars."""
+    import json
+
     from epp.manifests.overlay import WITHOUT_KINDS, Wanted, written
 
     wanted = Wanted(
@@ -68,10 +73,15 @@ def manifests(
     )
     if out.exists() and not force:
         raise ConfigError(str(out), "is there already; --force writes over it")
-    for path, data in written(wanted, shipped(), " ".join(["epp", *sys.argv[1:]])).items():
+    files = written(wanted, shipped(), " ".join(["epp", *sys.argv[1:]]))
+    for path, data in files.items():
         place = out / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
+    if as_json:
+        told = {"out": str(out), "namespace": wanted.namespace, "keys": KEYS}
+        typer.echo(json.dumps(told | {"files": sorted(files)}))
+        return
     typer.echo(_next(wanted.namespace, out, kinds=gateway not in WITHOUT_KINDS), nl=False)
 
 

@@ -171,7 +171,9 @@ def _composed(text: bytes, where: str, take: Callable[[Any], _T]) -> _T:
         raise ConfigError(place, f"is neither YAML nor JSON: {error.problem}") from error
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         line = text.count(b"\n", 0, getattr(error, "position", 0) or 0) + 1
-        what = f"is neither YAML nor JSON: {type(error).__name__}"
+        odd = isinstance(error, yaml.reader.ReaderError | UnicodeError)
+        why = "it has a character that they do not allow" if odd else type(error).__name__
+        what = f"is neither YAML nor JSON: {why}"
         raise ConfigError(f"{where}:{line}:1", what) from error
 
 

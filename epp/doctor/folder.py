@@ -18,4 +18,5 @@ def objects(text: bytes, where: str) -> Iterator[dict[str, Any]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = where if mark is None else f"{where}:{mark.line + 1}:{mark.column + 1}"
-        raise ConfigError(place, "is no YAML") from error
+        why = getattr(error, "problem", None) or "it has a character that YAML does not allow"
+        raise ConfigError(place, f"is no YAML: {why}") from error

@@ -24,9 +24,15 @@ MAX_PODS = 1000
 MAX_GPUS = 64
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_MODEL = re.compile(r"[A-Za-z0-9._/:@-]{1,256}")
-_REGISTRY = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_A_NAME = "1 to 63 of a-z, 0-9 and '-', the first and the last no '-'"
+_SHAPES = {
+    "pool": (_NAME, _A_NAME, True),
+    "namespace": (_NAME, _A_NAME, True),
+    "model": (re.compile(r"[A-Za-z0-9._/:@-]{1,256}"), "a name such as meta-llama/Llama-3", True),
+    "registry": (re.compile(r"[A-Za-z0-9._:/-]{1,200}"), "one like registry.example.com/us", False),
+    "tag": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"), "a tag such as v1.2.3", False),
+}
+"""What a word must look like, how that is told, and whether it must be there."""
 _ARG = re.compile(r"--[a-z0-9][a-z0-9.-]*(=[^\x00-\x1f]*)?")
 _OURS = {
     "--host",
@@ -97,20 +103,22 @@ class Wanted:
     """Of our images; empty: what the parts say."""
 
     def __post_init__(self) -> None:
-        for word, pattern in (("pool", _NAME), ("namespace", _NAME), ("model", _MODEL)):
-            if not pattern.fullmatch(getattr(self, word)):
-                raise ConfigError("", f"--{word}: {getattr(self, word)!r} is no name for it")
-        for word, pattern in (("registry", _REGISTRY), ("tag", _TAG)):
-            if getattr(self, word) and not pattern.fullmatch(getattr(self, word)):
-                raise ConfigError("", f"--{word}: {getattr(self, word)!r} is no name for it")
+        for word, (pattern, like, wanted) in _SHAPES.items():
+            value = getattr(self, word)
+            if (value or wanted) and not pattern.fullmatch(value):
+                raise ConfigError("", f"--{word}: expected {like}, got {value!r}")
         for arg in self.engine_args:
-            if not _ARG.fullmatch(arg) or arg.partition("=")[0] in _OURS:
-                raise ConfigError("", f"--engine-arg: {arg!r} is not one for you to set")
+            if not _ARG.fullmatch(arg):
+                like = "--name or --name=value"
+                raise ConfigError("", f"--engine-arg: expected {like}, got {arg!r}")
+            if arg.partition("=")[0] in _OURS:
+                raise ConfigError("", f"--engine-arg: {arg!r} is set for you, as the parts need it")
         if not 1 <= self.gpus <= MAX_GPUS:
             raise ConfigError("", f"--gpus: an engine has 1 to {MAX_GPUS}")
         counts = (self.engines, self.prefill, self.decode)
         if not all(0 <= count <= MAX_PODS for count in counts):
-            raise ConfigError("", f"of each kind of pods there are 0 to {MAX_PODS}")
+            which = "--engines, --prefill and --decode"
+            raise ConfigError("", f"{which}: of each kind of pods there are 0 to {MAX_PODS}")
         if bool(self.engines) == bool(self.prefill or self.decode):
             raise ConfigError("", "say --engines, or --prefill and --decode")
         if bool(self.prefill) != bool(self.decode):

@@ -84,6 +84,17 @@ def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> Non
         (["sidecar", "--pool-name", "a|b", "--name", "n"], "--pool-name: expected 1 to 253"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--answer-timeout", "0"], "--answer-time"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--state-token-file", "gone"], "gone"),
+        (["doctor", "no-such-folder"], "no-such-folder: "),
+        (["manifests", "--pool", "A_b", "--model", "m", "--out", "o"], "--pool: expected 1 to 63"),
+        (["manifests", "--pool", "a", "--model", "", "--out", "o"], "--model: expected a name"),
+        (
+            ["manifests", "--pool", "a", "--model", "m", "--out", "o", "--engine-arg", "x"],
+            "--engine-arg: expected --name",
+        ),
+        (
+            ["manifests", "--pool", "a", "--model", "m", "--out", "o", "--engine-arg", "--port=1"],
+            "--engine-arg: '--port=1' is set for you",
+        ),
         (["local", "engine", "--block-tokens", "0"], "block_tokens must be 1 to 4096"),
         (["local", "up", "--engines", "0"], "--engines must be between"),
         (["local", "up", "--port-base", "80"], "--port-base must be between"),
@@ -161,6 +172,33 @@ def test_every_command_is_listed_with_a_whole_sentence(epp: Epp, group: list[str
     listed = epp(*group, "--help").stdout.partition("Commands:\n")[2].strip().splitlines()
     assert listed
     assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_bytes_that_are_no_text_are_told_in_words(epp: Epp, tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_bytes(b"a: 1\nb: \xff\xfe\x00")
+    for command in ("check", "doctor"):
+        said = epp(command, str(file), code=2).stderr
+        assert "file.yaml" in said
+        assert "not allow" in said
+        assert "Error" not in said
+
+
+def test_a_doctor_without_a_cluster_says_what_it_could_look_at(
+    epp: Epp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    assert "name a folder of objects, or --kubeconfig" in epp("doctor", code=2).stderr
+
+
+def test_what_was_written_of_a_pool_is_told_to_machines(epp: Epp, tmp_path: Path) -> None:
+    words = ("--pool", "llama", "--model", "m", "--engines", "1", "--out", str(tmp_path / "o"))
+    told = json.loads(epp("manifests", *words, "--json").stdout)
+    assert told["namespace"] == "llama"
+    assert "handoff" in told["keys"]
+    assert [name for name in told["files"] if not (tmp_path / "o" / name).is_file()] == []
 
 
 def test_unknown_words_are_refused_with_the_known_ones(epp: Epp) -> None:
