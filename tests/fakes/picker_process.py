@@ -19,6 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import epp
 from tests.timing import scaled
 
+OWN_CODE = Path(epp.__file__).parents[1]
+"""The same code as the test's, wherever that stands."""
 _PORTS = ("--grpc-port", "--grpc-health-port", "--metrics-port", "--admin-port", "--state-port")
 
 
@@ -117,8 +119,11 @@ async def picker_process(
 
 
 @asynccontextmanager
-async def cluster_process(directory: Path, *flags: str) -> AsyncIterator[PickerProcess]:
-    """Serve whatever members `flags` lead to, ready or not; everything else alike."""
+async def cluster_process(
+    directory: Path, *flags: str, code: Path = OWN_CODE
+) -> AsyncIterator[PickerProcess]:
+    """Serve whatever members `flags` lead to, ready or not; everything else alike. `code`: the
+    checkout that is run."""
     log = directory / "picker.log"
     argv = ["serve", "--host", "127.0.0.1", "--no-secure-serving", "--tokenizer", "estimate"]
     argv += [*(word for port in _PORTS for word in (port, "0")), *flags]
@@ -131,8 +136,8 @@ async def cluster_process(directory: Path, *flags: str) -> AsyncIterator[PickerP
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # The same code as the test's, wherever that stands.
-            env={**os.environ, "PYTHONPATH": str(Path(epp.__file__).parents[1])},
+            cwd=code,
+            env={**os.environ, "PYTHONPATH": str(code)},
         )
     try:
         yield PickerProcess(process, await ports_of(process, log), log)

@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 
 import aiohttp
 
-import epp
 from epp.control.kube.objects import ACTIVE_PORTS, SIDECAR
 from epp.sim.apiserver.server import ApiServer
 from epp.sim.fleets.ports import free_ports
@@ -28,13 +27,14 @@ from epp.sim.serving.server import EngineServer
 from tests.fakes.cluster import NAMESPACE, Pods, api_server, kubeconfig
 from tests.fakes.engines import running_pair
 from tests.fakes.gateway import Gateway, gateway
-from tests.fakes.picker_process import PickerProcess, cluster_process
+from tests.fakes.picker_process import OWN_CODE, PickerProcess, cluster_process
 from tests.fakes.redis_server import RedisServer, knows_read_keys, running
 from tests.fakes.waiting import until
 from tests.manifests.rendered import Object, container, flags, of_kind, pods
 from tests.timing import scaled
 
 HOST = "127.0.0.1"
+NOTHING: Mapping[str, Path] = {}
 Edit = Callable[[str], str]
 """Changes a bootstrap."""
 GatewayOf = Callable[[int, list[str]], tuple[EnvoySettings, Edit]]
@@ -91,9 +91,14 @@ def standalone(picker: int, _: list[str]) -> tuple[EnvoySettings, Edit]:
 
 @asynccontextmanager
 async def served(
-    objects: tuple[Object, ...], directory: Path, envoy: GatewayOf = standalone
+    objects: tuple[Object, ...],
+    directory: Path,
+    envoy: GatewayOf = standalone,
+    code: Mapping[str, Path] = NOTHING,
 ) -> AsyncIterator[Pool]:
-    """The rendered pool of prefill and decode pods, one of each, once requests can be served."""
+    """The rendered pool of prefill and decode pods, one of each, once requests can be served.
+
+    `code`: other checkouts, by the Deployment whose process runs from them."""
     free = free_ports(8, random.Random())
     numbers = {"prefill": Ports(*free[:4]), "decode": Ports(*free[4:])}
     async with AsyncExitStack() as stack:
@@ -117,9 +122,11 @@ async def served(
             pages[name] = f"http://{HOST}:{numbers[name].metrics}/metrics"
             words = _sidecar(objects, name, uid, numbers[name], engine, redis)
             words = _with_keys(words, _keys(objects, name, directory))
-            await stack.enter_async_context(_process(directory / f"{name}.log", *words))
+            place = code.get(name, OWN_CODE)
+            await stack.enter_async_context(_process(directory / f"{name}.log", place, *words))
+        asked = _picker(objects, numbers, server, redis, directory)
         picker = await stack.enter_async_context(
-            cluster_process(directory, *_picker(objects, numbers, server, redis, directory))
+            cluster_process(directory, *asked, code=code.get("epp", OWN_CODE))
         )
         addresses = [f"{HOST}:{ports.requests}" for ports in numbers.values()]
         settings, edit = envoy(picker.ports["grpc"], addresses)
@@ -221,14 +228,15 @@ def _picker(
 
 
 @asynccontextmanager
-async def _process(log: Path, *words: str) -> AsyncIterator[None]:
+async def _process(log: Path, code: Path, *words: str) -> AsyncIterator[None]:
     """Of our command line, once it listens; killed at the end."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "epp.cli", *words),
             stdout=output,
             stderr=output,
-            env={**os.environ, "PYTHONPATH": str(Path(epp.__file__).parents[1])},
+            cwd=code,
+            env={**os.environ, "PYTHONPATH": str(code)},
         )
     try:
         await until(lambda: _listens(process, log), within_s=30)

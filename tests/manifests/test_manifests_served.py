@@ -4,7 +4,6 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -14,47 +13,24 @@ from epp.sim.gateway.clusters import picker as picker_cluster
 from epp.sim.gateway.envoy import EnvoySettings
 from tests.manifests.loopback import HOST, Edit, Pool, served
 from tests.manifests.rendered import named, rendered
+from tests.manifests.requests import LONG, SPLIT, asked, split
 from tests.timing import scaled
-
-SPLIT = 'epp_sidecar_handoff_total{outcome="answered",reason="split"}'
-LONG = "Once upon a time there was a request that nobody had computed before. " * 200
-
-
-async def _ask(
-    session: aiohttp.ClientSession, url: str, prompt: str, **headers: str
-) -> dict[str, Any]:
-    body = {"model": "sim", "prompt": prompt, "max_tokens": 4}
-    async with session.post(f"{url}/v1/completions", json=body, headers=headers) as answer:
-        assert answer.status == 200, await answer.text()
-        found: dict[str, Any] = await answer.json()
-        return found
-
-
-async def _split(pool: Pool, session: aiohttp.ClientSession) -> tuple[str, dict[str, Any]]:
-    """A long prompt that was computed on the prefill pod, and its answer."""
-    tries, prompt, first = 0, "", {}
-    async with asyncio.timeout(scaled(20)):
-        while not await pool.metric("decode", SPLIT):  # a decision that comes late splits nothing
-            tries += 1
-            prompt = f"{tries}. {LONG}"
-            first = await _ask(session, pool.gateway.url, prompt)
-    return prompt, first
 
 
 async def test_a_long_prompt_is_computed_on_the_prefill_pod_and_answered_by_the_other(
     tmp_path: Path,
 ) -> None:
     async with served(rendered("standalone"), tmp_path) as pool, aiohttp.ClientSession() as session:
-        prompt, first = await _split(pool, session)
+        prompt, first = await split(pool, session)
         # What both engines hold is told by their sidecars, with the users and keys of the pool.
         await pool.until(partial(pool.picker.metric, "epp_index_blocks"), 40)
-        again = await _ask(session, pool.gateway.url, prompt)
+        again = await asked(session, pool.gateway.url, prompt)
         assert again["choices"][0]["text"] == first["choices"][0]["text"]
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 3000
         before = await pool.metric("decode", SPLIT)
         pool.pods.delete("prefill")  # marked: only its node may end it
         await pool.picker.until_metric("llm_d_epp_ready_endpoints", 1)
-        await _ask(session, pool.gateway.url, f"Another. {LONG}")
+        await asked(session, pool.gateway.url, f"Another. {LONG}")
         assert await pool.metric("decode", SPLIT) == before
 
 
@@ -110,10 +86,10 @@ async def test_what_istio_is_given_routes_in_an_envoy_and_strips_headers(tmp_pat
         aiohttp.ClientSession() as session,
     ):
         await _healthy(pool)
-        await _split(pool, session)
+        await split(pool, session)
         by_client = {protocol.DESTINATION: f"{HOST}:1", protocol.PREFILLER: f"{HOST}:1"}
         for number in range(5):
-            await _ask(session, pool.gateway.url, f"short {number}", **by_client)
+            await asked(session, pool.gateway.url, f"short {number}", **by_client)
         assert await pool.gateway.ext_proc("streams_started") >= 6
         assert await pool.picker.metric("epp_decisions_total") >= 6
         assert await pool.metric("decode", "epp_sidecar_prefill_targets_refused_total") == 0
