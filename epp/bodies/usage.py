@@ -183,11 +183,7 @@ class ResponseWatch:
 
     def _merge(self, usage: dict[str, object]) -> None:
         """Later counts replace earlier ones; counts that are missing keep what was known."""
-        details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
-        prompt = _count(usage, "prompt_tokens", "input_tokens")
-        cached = _count(details, "cached_tokens")
-        if cached is None:
-            cached = _count(usage, "cache_read_input_tokens")
+        prompt, cached = of_prompt(usage)
         completion = _count(usage, "completion_tokens", "output_tokens")
         if prompt is None and cached is None and completion is None:
             return
@@ -198,6 +194,15 @@ class ResponseWatch:
             completion_tokens=known.completion_tokens if completion is None else completion,
         )
         self.unknown = None
+
+
+def of_prompt(usage: dict[str, object]) -> tuple[int | None, int | None]:
+    """Tokens of the prompt, and how many of them were cached, as one object of usage tells."""
+    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
+    cached = _count(details, "cached_tokens")
+    if cached is None:
+        cached = _count(usage, "cache_read_input_tokens")
+    return _count(usage, "prompt_tokens", "input_tokens"), cached
 
 
 @lru_cache(maxsize=256)

@@ -18,15 +18,16 @@ _SHAPE = re.compile(
     r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
 )
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+_BOTH = (1 << 192) - 1
+_SHARE_BITS = 32
+"""So finely a share is kept to."""
 
 
 class Chance(Protocol):
     """A source of random numbers, such as `random.Random`."""
 
-    def random(self) -> float:
-        """At least 0 and below 1."""
-
-    def getrandbits(self, bits: int, /) -> int: ...
+    def getrandbits(self, bits: int, /) -> int:
+        """That many random bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ def read(values: Sequence[str]) -> SpanContext | None:
 
 def fresh(rng: Chance, share: float) -> SpanContext:
     """The first span of a new trace; of many, this share is sampled (0 to 1)."""
-    sampled = share >= 1.0 or (share > 0.0 and rng.random() < share)
-    both = f"{rng.getrandbits(192):048x}"
+    bits = rng.getrandbits(192 + _SHARE_BITS)
+    sampled = bits >> 192 < share * (1 << _SHARE_BITS)
+    both = f"{bits & _BOTH:048x}"
     trace_id, span_id = both[:32], both[32:]
     if trace_id == _NO_TRACE or span_id == _NO_SPAN:
         trace_id, span_id = _digits(rng, 128), _digits(rng, 64)

@@ -14,6 +14,7 @@ from sidecar.http.headers import Fields
 from sidecar.http.incoming import Incoming
 from sidecar.http.shapes import RequestShape
 
+_SAID = (TIMEOUT_LEFT_MS, *TIMEOUT_MS)
 _NAMES = tuple(name.encode() for name in TIMEOUT_MS)
 
 
@@ -28,8 +29,12 @@ class Deadline:
     @classmethod
     def of(cls, request: Incoming, clock: Callable[[], float]) -> "Deadline":
         """What the request says, counted from now; what cannot be read says nothing."""
-        said = (headers.count(request.value(name)) for name in (TIMEOUT_LEFT_MS, *TIMEOUT_MS))
-        shortest = min((ms for ms in said if ms), default=None)
+        shortest = None
+        for name in _SAID:
+            text = request.value(name)
+            ms = None if text is None else headers.count(text)
+            if ms and (shortest is None or ms < shortest):
+                shortest = ms
         return cls(None if shortest is None else clock() + shortest / 1000, clock)
 
     @property
@@ -46,13 +51,15 @@ class Deadline:
 
     def lines(self, shape: RequestShape, values: Sequence[bytes]) -> bytes:
         """Those fields of a leg, as they are written."""
-        value = self._value
-        if value is None:
-            return b"".join([shape.lines_of(name, values) for name in _NAMES])
-        lines = [b"%b: %b\r\n" % (name, value) for name in _NAMES if name in shape.at]
-        return b"".join(lines)
+        value, lines = self._value, b""
+        for name in _NAMES:
+            if name in shape.at:
+                more = (
+                    shape.lines_of(name, values) if value is None else b"%b: %b\r\n" % (name, value)
+                )
+                lines += more
+        return lines
 
     @property
     def _value(self) -> bytes | None:
-        left_s = self.left_s
-        return None if left_s is None else b"%d" % max(1, int(left_s * 1000))
+        return None if self.at is None else b"%d" % max(1, int((self.at - self.clock()) * 1000))

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Any
 
 import msgspec
 
 from epp.bodies.spans import Body, NotAnObjectError
-from epp.bodies.usage import ResponseWatch
+from epp.bodies.usage import ResponseWatch, of_prompt
 from epp.errors import BadRequest, EppError
 
 from .redaction import BOOTSTRAP, IN_REQUEST_NAMES, MEDIA_NAME, NAME, JsonFilter, may_name
@@ -175,6 +176,7 @@ class _Choice(msgspec.Struct):
 class _Told(msgspec.Struct):
     kv_transfer_params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     choices: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    usage: Any = None
 
 
 _answers = msgspec.json.Decoder(_Told)
@@ -216,15 +218,19 @@ def _about(
     body: bytes, told: _Told, transfer: "Transfer | None" = None, missing: str = ""
 ) -> PrefillAnswer:
     """What an answer says of its prompt, as far as it can be read."""
-    watch = ResponseWatch("application/json")
-    watch.feed(body)
-    usage = watch.finish()
+    if isinstance(told.usage, dict):
+        prompt, cached = of_prompt(told.usage)
+    else:  # it may stand further down
+        watch = ResponseWatch("application/json")
+        watch.feed(body)
+        usage = watch.finish()
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
     return PrefillAnswer(
         transfer=transfer,
         missing=missing,
         finish_reason=_finish_reason(told.choices),
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
     )
 
 
