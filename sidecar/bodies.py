@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from epp.bodies.sharing import LIMITS, UNSET, WITHIN, Api, whole
+from epp.bodies.sharing import HARMLESS, LIMITS, UNSET, WITHIN, Api, whole
 from epp.bodies.spans import Body
 
 
@@ -87,7 +87,8 @@ def streams(body: Body) -> bool:
 
 def splittable(body: Body, api: Api) -> str | None:
     """None, or the stable reason why this request must be computed by the decode engine alone."""
-    reason = whole(api, body.value)
+    silent = api not in WITHIN and body.fields.keys().isdisjoint(HARMLESS)
+    reason = whole(api, body.value, silent=silent)
     if reason is None and api is Api.COMPLETIONS and not _one_prompt(body):
         return "prompts"
     return reason

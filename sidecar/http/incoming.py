@@ -98,8 +98,9 @@ class Incoming:
 
     def values(self, name: str) -> tuple[str, ...]:
         """All values of a field, in order. `name` in lower case."""
-        if self.shape is not None and name.encode() not in self.shape.at:
-            return ()
+        if self.shape is not None:
+            at = self.shape.at.get(name.encode(), ())
+            return tuple([self.worth[number].decode("latin-1") for number in at])
         found = self.index.get(name.encode())
         return () if found is None else tuple(value.decode("latin-1") for value in found)
 
