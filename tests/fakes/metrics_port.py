@@ -21,8 +21,13 @@ class MetricsPort:
         self.open = 0
         self.most_open = 0
         self.port = 0
-        self.path = ""
+        self.paths: list[str] = []
+        """Of all requests."""
+
+    @property
+    def path(self) -> str:
         """Of the last request."""
+        return self.paths[-1] if self.paths else ""
 
     @property
     def url(self) -> str:
@@ -33,7 +38,7 @@ class MetricsPort:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.requests += 1
-                self.path = head.split()[1].decode()
+                self.paths.append(head.split()[1].decode())
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
                 try:

@@ -12,8 +12,10 @@ import aiohttp
 import pytest
 
 from epp.sim.gateway.envoy import EnvoySettings
+from tests.fakes.engines import running_engine
 from tests.fakes.gateway import gateway
 from tests.fakes.metrics_port import MetricsPort, page, serving
+from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream
 from tests.fakes.waiting import until
 from tests.manifests.rendered import ROOT
@@ -55,10 +57,10 @@ def test_pages_of_real_engines_are_read() -> None:
 
 
 @asynccontextmanager
-async def draining(sidecar: MetricsPort, engine: MetricsPort, *words: str) -> AsyncIterator[float]:
-    """The hook, from start to end; gives nothing, and ends with it."""
+async def draining(sidecar: str, engine: str, *words: str) -> AsyncIterator[float]:
+    """The hook at these pages, from start to end; gives when it began, and ends with it."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, ENGINE, "--sidecar", sidecar.url, "--engine", engine.url),
+        *(sys.executable, ENGINE, "--sidecar", sidecar, "--engine", engine),
         *("--pause", "0.02", *words),
     )
     try:
@@ -90,15 +92,38 @@ async def test_an_engine_is_kept_while_anybody_needs_it(at: str) -> None:
             }[at],
         )
         one.text = work
-        async with draining(sidecar, engine, "--least", "0", "--limit", "60"):
+        async with draining(sidecar.url, engine.url, "--least", "0", "--limit", "60"):
             await until(lambda: one.requests >= 10, within_s=10)
             seen, one.text = one.requests, idle
         assert one.requests >= seen + 2
 
 
+@pytest.mark.parametrize("mode", ["page", "hang", "error"])
+async def test_the_sidecar_is_told_first_that_nothing_new_may_come(mode: str) -> None:
+    """It answers when all is over, or after its grace: the hook waits by a limit of its own."""
+    async with _pages() as (sidecar, engine):
+        sidecar.mode = mode
+        async with draining(sidecar.url, engine.url, "--least", "0", "--limit", "60"):
+            pass
+        assert sidecar.paths == ["/drain", "/metrics", "/metrics"]
+
+
+async def test_a_sidecar_that_runs_is_drained_by_the_hook() -> None:
+    async with running_engine() as engine, LogReader().running() as log:
+        settings = quick_settings(engine.port, log.server.port, settle_s=0.1)
+        async with running_sidecar(settings) as sidecar:
+            await until(lambda: sidecar.engine.ready)
+            page = f"http://127.0.0.1:{sidecar.metrics_port}/metrics"
+            async with draining(page, f"{engine.url}/metrics", "--least", "0"):
+                await until(lambda: sidecar.reporter.draining)
+            status = log.view.status
+            assert status is not None
+            assert not status.ready
+
+
 async def test_an_idle_engine_is_kept_until_gateways_have_noticed() -> None:
     async with _pages() as (sidecar, engine):
-        async with draining(sidecar, engine, "--least", "1", "--limit", "60") as began:
+        async with draining(sidecar.url, engine.url, "--least", "1", "--limit", "60") as began:
             pass
         assert time.monotonic() - began >= 1
 
@@ -106,11 +131,11 @@ async def test_an_idle_engine_is_kept_until_gateways_have_noticed() -> None:
 async def test_nothing_is_waited_for_longer_than_the_limit_or_where_nobody_answers() -> None:
     async with _pages() as (sidecar, engine):
         sidecar.text = b"epp_sidecar_in_flight 1.0\n"
-        async with draining(sidecar, engine, "--least", "0", "--limit", "0.5"):
+        async with draining(sidecar.url, engine.url, "--least", "0", "--limit", "0.5"):
             pass
         asked = sidecar.requests
         sidecar.mode = engine.mode = "error"
-        async with draining(sidecar, engine, "--least", "0", "--limit", "600"):
+        async with draining(sidecar.url, engine.url, "--least", "0", "--limit", "600"):
             pass
         assert asked >= 2
 

@@ -1,14 +1,16 @@
 """Wait until an engine has nothing left to do for anybody. The preStop hook of its container.
 
-The picker sends nothing new to a pod that terminates, though gateways may take a moment. The engine
-is idle when its sidecar has no exchange in flight, no request runs or waits, and no block of its
-cache is in use: a prompt that it computed for another pod keeps its blocks until that pod has
+Its sidecar is told first (`/drain`): it says "not ready" to gateways, and through the log to
+pickers, so that nothing new comes though the API server were away; gateways may take a moment. The
+engine is idle when its sidecar has no exchange in flight, no request runs or waits, and no block of
+its cache is in use: a prompt that it computed for another pod keeps its blocks until that pod has
 pulled them, or their lease is over. Only then the engine may be told to end. Prints nothing, always
 exits 0: the kubelet ends the engine after this, whatever it says.
 """
 
 import argparse
 import time
+import urllib.parse
 import urllib.request
 
 BUSY = {
@@ -52,6 +54,7 @@ def main() -> None:
     flags.add_argument("--pause", type=float, default=0.5, help="seconds between two looks")
     given = flags.parse_args()
     began, idle = time.monotonic(), 0
+    _page(urllib.parse.urljoin(given.sidecar, "drain"))  # it goes on though nobody waits for it
     while (waited := time.monotonic() - began) < given.limit:
         idle = 0 if busy(_page(given.sidecar)) or busy(_page(given.engine)) else idle + 1
         if waited >= given.least and idle >= LOOKS:
