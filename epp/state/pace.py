@@ -8,8 +8,10 @@ All windows are bounded, and belong to one life of an engine (or to a pool).
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework import Speeds
 
@@ -39,10 +41,15 @@ class TokenPace:
     something else would starve its endpoint. Up to eight samples weigh the same.
     """
 
-    __slots__ = ("_recent", "_value")
+    __slots__ = ("_by_speed", "_by_tokens", "_recent", "_value", "_window")
 
     def __init__(self, window: int = 32) -> None:
-        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self._window = window
+        self._recent: deque[tuple[float, int]] = deque()
+        """Samples, the oldest first."""
+        self._by_speed: list[tuple[float, int]] = []
+        """The same, ascending: to sort them anew for each would cost several times as much."""
+        self._by_tokens: list[int] = []
         self._value: float | None = None
 
     @property
@@ -54,18 +61,26 @@ class TokenPace:
         """`tokens` were computed, or loaded, within `seconds`. Tiny samples are ignored."""
         if tokens < _MIN_TOKENS or not seconds > 0:
             return
-        sample = min(_FASTEST, max(_SLOWEST, tokens / seconds))
-        self._recent.append((sample, tokens))
+        if len(self._recent) == self._window:
+            self._forget(self._recent.popleft())
+        sample = (min(_FASTEST, max(_SLOWEST, tokens / seconds)), tokens)
+        self._recent.append(sample)
+        insort(self._by_speed, sample)
+        insort(self._by_tokens, tokens)
         if len(self._recent) >= ENOUGH:
-            most = _heaviest([tokens for _, tokens in self._recent])
-            self._value = _weighted_median(
-                sorted((speed, min(tokens, most)) for speed, tokens in self._recent)
-            )
+            most = _heaviest(self._by_tokens)
+            # `min` would be a call for each
+            weights = [one if one < most else most for _, one in self._by_speed]  # noqa: FURB136
+            self._value = self._by_speed[_middle(weights)][0]
+
+    def _forget(self, sample: tuple[float, int]) -> None:
+        del self._by_speed[bisect_left(self._by_speed, sample)]
+        del self._by_tokens[bisect_left(self._by_tokens, sample[1])]
 
 
-def _heaviest(weights: list[int]) -> float:
-    """What the heaviest are cut to, so that none weighs more than an eighth of all that is left."""
-    ordered = sorted(weights)
+def _heaviest(ordered: list[int]) -> float:
+    """What the heaviest of these weights, ascending, are cut to, so that none weighs more than an
+    eighth of all that is left."""
     rest = sum(ordered)
     for cut in range(min(_LIGHT, len(ordered) - 1)):
         most = rest / (_LIGHT - cut)
@@ -75,14 +90,14 @@ def _heaviest(weights: list[int]) -> float:
     return ordered[0]
 
 
-def _weighted_median(samples: list[tuple[float, float]]) -> float:
-    """Of (value, weight) in the order of their values."""
-    half = sum(weight for _, weight in samples) / 2
-    for value, weight in samples:
+def _middle(weights: list[float]) -> int:
+    """Where half of their sum is reached."""
+    half = sum(weights) / 2
+    for place, weight in enumerate(weights):
         half -= weight
         if half <= 0:
-            return value
-    return samples[-1][0]
+            return place
+    return len(weights) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +149,32 @@ class DecodePace:
     def _fitted(self) -> Steps:
         samples = np.array(self._recent)
         blocks, step = samples[:, 0], samples[:, 1]
-        first, second = np.triu_indices(len(samples), 1)
+        first, second = _pairs(len(samples))
         apart = blocks[second] - blocks[first]
         telling = np.abs(apart) >= _LEVER_BLOCKS
         slope = None
         if np.count_nonzero(telling) >= len(samples):
             rise = (step[second] - step[first])[telling] / apart[telling]
-            slope = min(_MOST_BLOCK_S, max(0.0, float(np.median(rise))))
+            slope = min(_MOST_BLOCK_S, max(0.0, _median(rise)))
         left = step - blocks * (self._prior_block_s if slope is None else slope)
-        base = min(_LONGEST_STEP_S, max(_SHORTEST_STEP_S, float(np.median(left))))
+        base = min(_LONGEST_STEP_S, max(_SHORTEST_STEP_S, _median(left)))
         return Steps(base, slope)
+
+
+@lru_cache(maxsize=128)
+def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Any two of so many, by their places."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    """Of one at least. Takes half of what numpy's own does."""
+    half = len(values) // 2
+    ordered = np.partition(values, (half - 1, half))
+    if len(values) % 2:
+        return ordered.item(half)
+    return (ordered.item(half - 1) + ordered.item(half)) / 2
 
 
 class InUse:
