@@ -92,7 +92,7 @@ class Engines:
         return Coming(self.fresh(), listener, call)
 
     def ask_at(self, target: Target, listener: Listener, call: Call) -> Asked:
-        tls = self._tls.peers
+        tls = self._tls_of(plain=False)
         kept = self._kept(target, tls)
         if kept is None:
             return Coming(self._connect(target, tls), listener, call)
@@ -108,9 +108,13 @@ class Engines:
         return await self._connect(self._engine, self._tls.engine)
 
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> EngineAnswer:
-        tls = None if plain else self._tls.peers
+        tls = self._tls_of(plain=plain)
         kept = self._kept(target, tls)
         return await (kept or await self._connect(target, tls)).ask(call)
+
+    def _tls_of(self, *, plain: bool) -> ClientTls | None:
+        """How other pods are spoken to."""
+        return None if plain else self._tls.peers
 
     def sweep(self, now: float) -> None:
         """Close what was spare for too long; called from time to time."""
