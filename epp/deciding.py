@@ -100,6 +100,7 @@ def _tokens(
         local=None if models is None else models.of,
         prefixes=prefixes,
         shows=picker.pool.shows,
+        life=picker.pool.endpoints.incarnation,
         spawn=spawn,
         offload=offload,
         clock=clock,

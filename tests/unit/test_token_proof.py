@@ -62,6 +62,7 @@ class Bench:
         self.here: Here | None = Here()
         self.engine = Engine()
         self.shown: bool | None = True
+        self.life = 1
         self.tokens: Tokens
 
     def clock(self) -> float:
@@ -105,6 +106,7 @@ async def bench(*, local: bool = True) -> AsyncIterator[Bench]:
                 tokenizer=one.engine,
                 local=one.local if local else None,
                 shows=one.shows,
+                life=lambda _: one.life,
                 spawn=tasks.create_task,
                 offload=offload,
                 clock=one.clock,
@@ -184,6 +186,23 @@ async def test_engines_whose_events_are_not_believed_prove_nothing() -> None:
         one.shown = None
         assert {await one.route(number) for number in range(10)} == {"local"}
         assert one.tokens.missed == 0
+
+
+async def test_an_engine_that_restarts_takes_its_blocks_along_and_disproves_nothing() -> None:
+    async with bench() as one:
+        one.shown = False
+        for number in range(MOST_MISSED + 1):
+            found = await one.resolve(f"{number} " * 100)
+            request = Request(id=f"r{number}", api="", path="/", keys=found.keys, exact=True)
+            one.tokens.watch.decided(DECIDED, request, "ok", 0.0)
+            one.tokens.watch.first_token(request.id, A, one.now)
+        one.life += 1
+        one.now += SHOWN_S + 0.1
+        one.tokens.watch.tick(one.now)
+        assert (await one.resolve("after " * 100)).how == "local"
+        assert len(one.tokens.watch) == 0
+        assert {await one.route(100 + number) for number in range(MOST_MISSED + 1)} == {"local"}
+        assert (await one.resolve("later " * 100)).how != "local", "its new life tells as before"
 
 
 async def test_without_files_the_engines_tokens_are_watched_too() -> None:

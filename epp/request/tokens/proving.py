@@ -14,7 +14,7 @@ from .comparing import Difference, Local, compared, difference
 from .engine import Fields
 from .standing import Standing, Standings, Step
 from .tokenised import UnrenderableError
-from .watch import Prompt, Shows, Watch
+from .watch import Life, Prompt, Shows, Watch
 
 MAX_COMPARISONS = 5
 """Times that engines are asked whether their tokens are ours, where none answers."""
@@ -37,6 +37,7 @@ class Proving:
         local: Locals | None,
         ids: Ids | None,
         shows: Shows,
+        life: Life,
         spawn: Spawn,
         clock: Callable[[], float],
     ) -> None:
@@ -49,7 +50,7 @@ class Proving:
             self.best = Step.LOCAL
         self._standings = Standings(self.best)
         self._comparing: set[str] = set()
-        self.watch = Watch(shows, self._judged)
+        self.watch = Watch(shows, self._judged, life)
         self.missed = 0
         """Prompts whose blocks did not show up where they went."""
 

@@ -26,7 +26,7 @@ from .prefixes import Prefixes
 from .proving import Locals, Proving
 from .standing import Step
 from .tokenised import Tokenised, UnrenderableError
-from .watch import Shows, Watch
+from .watch import Life, Shows, Watch
 
 MAX_KEYS = 2048
 """Block keys of one prompt; what is longer is compared by its beginning only."""
@@ -54,6 +54,7 @@ class Tokens:
         local: Locals | None = None,
         prefixes: Prefixes | None = None,
         shows: Shows = _unseen,
+        life: Life = lambda _: None,
         naming: blocks.Naming = blocks.PLAIN,
         block_tokens: int = blocks.OWN_BLOCK_TOKENS,
         cache_bytes: int = 64 * 1024 * 1024,
@@ -62,8 +63,8 @@ class Tokens:
     ) -> None:
         """`renderers`: who renders requests, by API; `media`: whether also those with images, which
         costs whom is asked much work. `max_calls`: at once, of each kind.
-        `local`: who makes tokens here, and the `prefixes` that they share. `shows`: whether
-        engines computed them, see `watch`. `naming`: what all of a pool agree on."""
+        `local`: who makes tokens here, and the `prefixes` that they share. `shows` and `life`:
+        whether engines computed them, see `watch`. `naming`: what all of a pool agree on."""
         self._naming = naming
         self._prefixes = prefixes
         self._offload = offload
@@ -95,6 +96,7 @@ class Tokens:
             local=local,
             ids=None if tokenizer is None else self._engines.ids,
             shows=shows,
+            life=life,
             spawn=spawn,
             clock=clock,
         )

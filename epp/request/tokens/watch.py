@@ -28,6 +28,8 @@ MAX_FIELDS_BYTES = 32 * 1024
 
 Shows = Callable[[EndpointId, Sequence[int], float], bool | None]
 """Whether an endpoint holds one of these blocks; None where its events are not to be believed."""
+Life = Callable[[EndpointId], object]
+"""Which life of its engine an endpoint is in: a later one has none of the blocks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,21 @@ class Prompt:
 class _Followed:
     prompt: Prompt
     endpoint: EndpointId | None = None
+    life: object = None
     due: float = 0.0
 
 
 class Watch:
     """An observer of decisions. `judged` hears of each prompt whether it showed up, and when."""
 
-    def __init__(self, shows: Shows, judged: Callable[[Prompt, bool, float], None]) -> None:
+    def __init__(
+        self,
+        shows: Shows,
+        judged: Callable[[Prompt, bool, float], None],
+        life: Life = lambda _: None,
+    ) -> None:
         self._shows = shows
+        self._life = life
         self._judged = judged
         self._prompts: OrderedDict[int, Prompt] = OrderedDict()
         """By their first block."""
@@ -87,6 +96,7 @@ class Watch:
         followed = self._followed.get(request_id)
         if followed is not None and followed.endpoint is None:
             followed.endpoint, followed.due = endpoint, now + SHOWN_S
+            followed.life = self._life(endpoint)
             self._followed.move_to_end(request_id)
 
     def tick(self, now: float) -> None:
@@ -97,10 +107,12 @@ class Watch:
             if one.endpoint is not None and one.due <= now
         ]
         for name, endpoint in due:
-            prompt = self._followed.pop(name).prompt
-            shown = self._shows(endpoint, prompt.keys, now)
+            one = self._followed.pop(name)
+            if one.life != self._life(endpoint):
+                continue
+            shown = self._shows(endpoint, one.prompt.keys, now)
             if shown is not None:
-                self._judged(prompt, shown, now)
+                self._judged(one.prompt, shown, now)
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing was sent."""
