@@ -35,6 +35,8 @@ def configure(level: str, form: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         hide_secrets,
     ]
+    if form != "json":
+        shared.append(without_nothing)
     structlog.configure(
         processors=[*shared, _exceptions(level), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -102,6 +104,11 @@ def hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
     for name in _SECRETS & event.keys():
         event[name] = "***"
     return event
+
+
+def without_nothing(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For people: fields without a value say nothing. Machines count on finding them."""
+    return {name: value for name, value in event.items() if value is not None}
 
 
 def _encode(value: Any, **_: Any) -> str:

@@ -42,6 +42,18 @@ def test_secrets_are_hidden_by_the_names_of_their_fields(monkeypatch: pytest.Mon
     assert json.loads(here.getvalue())["pool"] == "p"
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_people_are_not_told_of_fields_without_a_value(
+    monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    here = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", here)
+    logs.configure("info", form)
+    structlog.get_logger(form).info("serving", grpc=9002, state=None, left=0)
+    assert ("state" in here.getvalue()) == (form == "json")
+    assert "left" in here.getvalue()
+
+
 def test_lines_below_the_level_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     here = io.StringIO()
     monkeypatch.setattr(sys, "stderr", here)
