@@ -42,9 +42,9 @@ def test_one_engine_port_may_have_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"dp_rank": 1}, "dp_size is for all ranks"),
+        ({"dp_rank": 1}, "--dp-size is for all ranks"),
         ({"dp_size": 1, "dp_by_header": True}, "names a rank"),
-        ({"leg_port": 9000, "endpoints_file": "e.yaml"}, "leg_key_file"),
+        ({"leg_port": 9000, "endpoints_file": "e.yaml"}, "--leg-key-file"),
         ({"kv_events": "ipc://x"}, "count ports up"),
         ({"port": 65_534}, "no ports for all ranks"),
     ],
