@@ -25,6 +25,7 @@ from sidecar.transfer.split import Splitter
 from sidecar.transfer.steps import HandoffPolicy
 from sidecar.trust.named import Trust
 from tests.fakes.waiting import until
+from tests.timing import scaled
 
 
 @dataclass
@@ -138,7 +139,8 @@ async def relay_to(
     engine_port: int, limits: Limits | None = None, *, request_usage: bool = True
 ) -> AsyncIterator[Rig]:
     notes = Notes()
-    relay = relay_for(engine_port, notes, limits or Limits(), request_usage=request_usage)
+    limits = limits or Limits(connect_timeout_s=scaled(2.0))
+    relay = relay_for(engine_port, notes, limits, request_usage=request_usage)
     port = await relay.start()
     try:
         async with aiohttp.ClientSession(auto_decompress=False) as session:

@@ -11,6 +11,7 @@ from epp.state.store.memory import StateServer
 from sidecar.app import Sidecar, run
 from sidecar.settings import SidecarSettings
 from tests.fakes import relays
+from tests.timing import scaled
 
 
 @dataclass
@@ -115,6 +116,9 @@ def quick_settings(engine_port: int, state_port: int, **changes: object) -> Side
         "relay": relays.kind,
         "settle_s": 0.0,
         "grace_s": 5.0,
+        # Its end waits for a page that its engine has shown since.
+        "metrics_interval_s": 0.05,
+        "connect_timeout_s": scaled(2.0),
     }
     return SidecarSettings.model_validate({**defaults, **changes})
 

@@ -180,6 +180,13 @@ class SplitPool:
                 assert len(station.pins) == 0, "KV is kept for nobody"
 
 
+    def forget(self) -> None:
+        """Let engines keep nothing any more: a sidecar's end would wait for what is still pinned."""
+        for station in self.stations:
+            if isinstance(station.engine, EngineServer) and len(station.pins):
+                station.engine.restart()
+
+
 @asynccontextmanager
 async def split_pool(
     directory: Path,
@@ -268,6 +275,7 @@ async def split_pool(
             with_sims = [one for one in pool.stations if isinstance(one.engine, EngineServer)]
             await until(lambda: not any(len(one.pins) for one in with_sims), within_s=3)
         pool.check()
+        pool.forget()
 
 
 def _healthy(script: Script) -> Script:
