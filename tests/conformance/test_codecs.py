@@ -108,8 +108,9 @@ def xds_python() -> Path:
     if not marker.exists():
         venv.create(home, with_pip=False, clear=True)
         # Of its thousands of modules few are imported: compiling all takes most of the time.
-        pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-compile"]
-        subprocess.run([*pip, "--quiet", "--disable-pip-version-check", XDS], check=True, timeout=100)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        install = [*pip, "--python", python, "install", "--no-compile", XDS]
+        subprocess.run(install, check=True, timeout=100)
         marker.touch()
     return python
 

@@ -181,7 +181,7 @@ class SplitPool:
 
 
     def forget(self) -> None:
-        """Let engines keep nothing any more: a sidecar's end would wait for what is still pinned."""
+        """Let engines keep nothing any more: a sidecar ends when nothing is pinned."""
         for station in self.stations:
             if isinstance(station.engine, EngineServer) and len(station.pins):
                 station.engine.restart()
