@@ -179,7 +179,6 @@ class SplitPool:
                 assert (counts.expired, counts.late, counts.reused, counts.unknown) == (0, 0, 0, 0)
                 assert len(station.pins) == 0, "KV is kept for nobody"
 
-
     def forget(self) -> None:
         """Let engines keep nothing any more: a sidecar ends when nothing is pinned."""
         for station in self.stations:
