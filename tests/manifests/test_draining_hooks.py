@@ -12,10 +12,8 @@ import aiohttp
 import pytest
 
 from epp.sim.gateway.envoy import EnvoySettings
-from tests.fakes.engines import running_engine
 from tests.fakes.gateway import gateway
 from tests.fakes.metrics_port import MetricsPort, page, serving
-from tests.fakes.sidecars import LogReader, quick_settings, running_sidecar
 from tests.fakes.upstreams import Conversation, RawUpstream
 from tests.fakes.waiting import until
 from tests.manifests.rendered import ROOT
@@ -106,19 +104,6 @@ async def test_the_sidecar_is_told_first_that_nothing_new_may_come(mode: str) ->
         async with draining(sidecar.url, engine.url, "--least", "0", "--limit", "60"):
             pass
         assert sidecar.paths == ["/drain", "/metrics", "/metrics"]
-
-
-async def test_a_sidecar_that_runs_is_drained_by_the_hook() -> None:
-    async with running_engine() as engine, LogReader().running() as log:
-        settings = quick_settings(engine.port, log.server.port, settle_s=0.1)
-        async with running_sidecar(settings) as sidecar:
-            await until(lambda: sidecar.engine.ready)
-            page = f"http://127.0.0.1:{sidecar.metrics_port}/metrics"
-            async with draining(page, f"{engine.url}/metrics", "--least", "0"):
-                await until(lambda: sidecar.reporter.draining)
-            status = log.view.status
-            assert status is not None
-            assert not status.ready
 
 
 async def test_an_idle_engine_is_kept_until_gateways_have_noticed() -> None:
