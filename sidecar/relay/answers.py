@@ -8,6 +8,7 @@ read by a template instead (`templates`).
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import httptools
 
@@ -34,6 +35,18 @@ class Garbled:
 
 GARBLED = Garbled()
 Event = Head | bytes | Mark | Garbled
+
+
+@lru_cache(maxsize=1024)
+def _chunk_size(head: bytes) -> int:
+    """What the head of a chunk announces, if it is written as we would; else 0."""
+    # `int` takes signs, gaps and prefixes as well: of these only 0x is alphanumeric
+    if head[0] == _ZERO or not head.isalnum():
+        return 0
+    try:
+        return int(head, 16)
+    except ValueError:
+        return 0
 
 
 class _Refusal(Exception):
@@ -152,17 +165,12 @@ class AnswerReader:
 
         It need not be fed then: the parser would stand again where it stands. Else 0.
         """
-        if not self._between:
+        if not self._between or not data.endswith(b"\r\n"):
             return 0
         end = data.find(b"\r\n", 0, _MAX_CHUNK_HEAD)
-        head = data[:end]
-        # `int` takes signs, gaps and prefixes as well: of these only 0x is alphanumeric
-        if end < 1 or head[0] == _ZERO or not head.isalnum() or not data.endswith(b"\r\n"):
+        if end < 1:
             return 0
-        try:
-            size = int(head, 16)
-        except ValueError:
-            return 0
+        size = _chunk_size(data[:end])
         return size if len(data) == end + size + _CHUNK_ENDS else 0
 
     def eof(self) -> Mark | Garbled | None:

@@ -26,6 +26,9 @@ class Wire(Protocol):
     def send(self, data: bytes) -> Wait:
         """Raises ConnectionError when the connection is gone."""
 
+    def write(self, data: bytes, /) -> Wait:
+        """The same where whoever writes is told of the connection's end; nobody gets it then."""
+
     def want(self, *, more: bool) -> None:
         """Whether bytes of the body are wanted at present."""
 
@@ -170,7 +173,7 @@ class Turn:
     def relay(self, data: bytes) -> Wait | Literal[False]:
         if self._frame is not Frame.CHUNKS or self._unsent:
             return False
-        return self._wire.send(data)
+        return self._wire.write(data)
 
     def answer(self, status: int, reason: str, lines: bytes, body: bytes, *, dated: bool) -> Wait:
         self.begun = self.ended = True
