@@ -53,6 +53,10 @@ class Metrics:
             "engine_connections", "Connections to the engine and to other sidecars at present, "
             "spare ones too; of our own relay.",
         )  # fmt: skip
+        self.spare_engine_connections = declared.gauge(
+            "spare_engine_connections", "Those among them that wait for a request: 1024 for one "
+            "address at most, and for 4 seconds.",
+        )  # fmt: skip
         self.repeats = declared.gauge(
             "repeated_requests", "Requests sent a second time because a reused connection to the "
             "engine turned out dead.",

@@ -96,6 +96,10 @@ class Relay(Protocol):
     def engine_connections(self) -> int:
         """Connections to engines and other sidecars at present, spare ones too."""
 
+    @property
+    def spare_engine_connections(self) -> int:
+        """Those among them that wait for a request."""
+
     async def close(self) -> None:
         """Stop listening and cut what is still in flight."""
 

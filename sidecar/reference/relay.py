@@ -26,6 +26,11 @@ class AiohttpRelay(Shell):
         return 0
 
     @property
+    def spare_engine_connections(self) -> int:
+        """Nor are these."""
+        return 0
+
+    @property
     def connections(self) -> int:
         servers = (runner.server for runner in self._runners)
         return sum(len(server.connections) for server in servers if server is not None)

@@ -49,6 +49,11 @@ class Engines:
         """Connections at present, to whomever."""
         return len(self._open)
 
+    @property
+    def spares(self) -> int:
+        """Those among them that wait for a request."""
+        return sum(map(len, self._kept_for.values()))
+
     async def __aenter__(self) -> "Engines":
         self._loop = asyncio.get_running_loop()
         self._outlet = Outlet(self._loop)

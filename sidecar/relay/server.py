@@ -44,6 +44,10 @@ class OwnRelay(Shell):
     def engine_connections(self) -> int:
         return self._engines.connections
 
+    @property
+    def spare_engine_connections(self) -> int:
+        return self._engines.spares
+
     async def start(self) -> int:
         self.loop = asyncio.get_running_loop()
         self.outlet = Outlet(self.loop)

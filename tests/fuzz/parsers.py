@@ -19,6 +19,8 @@ from epp.request.apis import catalog, encodings, rewrite
 from epp.request.exchange import Arrival
 from epp.request.intake import answer_head, header_map, served_endpoint, subset_hint
 from epp.request.subset import allowed
+from sidecar.http.client import Head
+from sidecar.http.incoming import Incoming
 from sidecar.proxy import Limits
 from sidecar.relay.answers import AnswerReader, Garbled
 from sidecar.relay.requests import Broken, RequestReader
@@ -55,6 +57,8 @@ BODIES = [
 ] + [b'{"model":"\\ud800","prompt":"x"}', b"[]", b'{"model":5}', b"\xef\xbb\xbf{}"]
 
 LIMITS = Limits(max_header_bytes=512, max_headers=8)
+USUAL_REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+USUAL_ANSWER = b"HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 2\r\n\r\n{}"
 MESSAGES = [
     b"\x07POST /x?y HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
     b"GET / HTTP/1.1\r\nHost: y\r\n\r\n",
@@ -66,6 +70,8 @@ MESSAGES = [
     b"\x02HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: 1\r\n\r\n",
     b"\x40HTTP/1.1 200 OK\r\n\r\nuntil the end",
     b"\x40HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+    b"\x40" + USUAL_REQUEST,
+    b"\x40" + USUAL_ANSWER,
 ]
 
 
@@ -219,15 +225,34 @@ def headers(data: bytes) -> None:
 
 
 def relayed(data: bytes) -> None:
-    """Requests and answers as the sidecar's relay reads them: the same however they are cut."""
+    """Requests and answers as the sidecar's relay reads them: the same however they are cut.
+
+    Before them came messages of one kind, so that (after the first few inputs) a template takes
+    whole what the parser takes in pieces.
+    """
     size, data = 1 + (data[0] if data else 0), data[1:]
-    for make in (lambda: RequestReader(LIMITS), lambda: AnswerReader(LIMITS, method="GET")):
+    for make in (_primed_for_requests, _primed_for_answers):
         whole, cut = make(), make()
         at_once = _told(whole.feed(data))
         in_pieces = _told(
             [one for at in range(0, len(data), size) for one in cut.feed(data[at : at + size])]
         )
         assert in_pieces[: len(at_once)] == at_once[: len(in_pieces)]
+
+
+def _primed_for_requests() -> RequestReader:
+    reader = RequestReader(LIMITS)
+    for _ in range(2):
+        reader.feed(USUAL_REQUEST)
+    return reader
+
+
+def _primed_for_answers() -> AnswerReader:
+    reader = AnswerReader(LIMITS, method="GET")
+    for _ in range(2):
+        reader.feed(USUAL_ANSWER)
+        reader.begin("GET")
+    return reader
 
 
 def _told(events: Iterable[object]) -> list[object]:
@@ -238,6 +263,10 @@ def _told(events: Iterable[object]) -> list[object]:
             break
         if isinstance(event, bytes) and told and isinstance(told[-1], bytes):
             told[-1] += event
+        elif isinstance(event, Incoming):
+            told.append((event.method, event.target, *event.fields, event.http11, event.length))
+        elif isinstance(event, Head):
+            told.append((event.status, event.reason, *event.fields))
         else:
             told.append(event)
     if told and isinstance(told[-1], bytes):
@@ -245,8 +274,9 @@ def _told(events: Iterable[object]) -> list[object]:
     return told
 
 
+_RELAY = tuple(f"sidecar/relay/{name}.py" for name in ("requests", "answers", "templates"))
 PARSERS = [
-    Target("relay", relayed, MESSAGES, ("sidecar/relay/requests.py", "sidecar/relay/answers.py")),
+    Target("relay", relayed, MESSAGES, _RELAY),
     *_apis(),
     Target(
         "encodings",

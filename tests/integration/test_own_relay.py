@@ -287,8 +287,10 @@ async def test_spare_connections_are_kept_up_to_the_limit_and_counted(
 
     upstream = RawUpstream(script)
     async with upstream.running(), own(upstream.port) as (rig, relay):
+        assert relay.spare_engine_connections == 0
         await asyncio.gather(*(rig.raw(GET, until_close=False) for _ in range(3)))
         await until(lambda: relay.engine_connections == 2)
+        assert relay.spare_engine_connections == 2
 
 
 @pytest.mark.parametrize(("interim", "status"), [(MAX_INTERIM, b"200"), (MAX_INTERIM + 1, b"502")])
