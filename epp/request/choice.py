@@ -246,7 +246,9 @@ class Choice:
             prefilling = split.settled(ahead, chosen[0])
         else:
             prefilling = self.attempt("split", lambda: split.prefill(wish)) or _FAILED
-        encoding = self.attempt("encode", lambda: split.encode(wish)) or _FAILED
+        encoding = split.NEVER
+        if course.encode:
+            encoding = self.attempt("encode", lambda: split.encode(wish)) or _FAILED
         return _Parts(
             prefilling=_stage(prefilling, course.prefill, course.prefill_decider, eligible),
             encoding=_stage(encoding, course.encode, course.encode_decider, eligible),

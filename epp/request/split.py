@@ -83,7 +83,8 @@ class Wish:
     """No break-glass mode is on."""
 
 
-_NEVER = Part(why=Why.NEVER)
+NEVER = Part(why=Why.NEVER)
+"""The course asks for nobody."""
 _NOT_SPLITTABLE = Part(why=Why.NOT_SPLITTABLE)
 _NO_MEDIA = Part(why=Why.NO_MEDIA)
 
@@ -102,7 +103,7 @@ class _Stage:
 def prefill(wish: Wish) -> Part:
     """Choose who prefills for the first destination."""
     if not wish.course.prefill:
-        return _NEVER
+        return NEVER
     if wish.normal and wish.request.whole:
         return _NOT_SPLITTABLE
     course = wish.course
@@ -141,7 +142,7 @@ def settled(part: Part, destination: Endpoint) -> Part:
 def encode(wish: Wish) -> Part:
     """Choose who encodes media for the first destination."""
     if not wish.course.encode:
-        return _NEVER
+        return NEVER
     if wish.normal and not wish.request.media_tokens:
         return _NO_MEDIA
     course = wish.course

@@ -19,7 +19,7 @@ cryptography: a collision costs a cache miss, never a wrong answer.
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -157,7 +157,8 @@ def byte_keys(data: bytes, seed: int, block_tokens: int = OWN_BLOCK_TOKENS) -> t
     """
     digest, key = xxh3_64_intdigest, xxh3_64_intdigest(_TEXT, seed)
     size = ESTIMATE_BYTES_PER_TOKEN * _positive(block_tokens)
-    return tuple([key := digest(block, key) for (block,) in _blocks(data, size)])
+    blocks = _cutter(size, len(data) // size)(data)
+    return tuple([key := digest(block, key) for block in blocks])
 
 
 def local_hash(block: bytes, seed: int, extra: bytes = b"") -> int:
@@ -200,6 +201,12 @@ def _by_block(media: Iterable[Media], block_tokens: int) -> dict[int, bytes]:
 
 def _blocks(data: bytes, size: int) -> _Blocks:
     return iter_unpack(f"{size}s", memoryview(data)[: len(data) // size * size])
+
+
+@lru_cache(maxsize=32)
+def _cutter(size: int, count: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Cuts so many blocks off a text at once, which takes half of what one after the other does."""
+    return Struct(f"{size}s" * count).unpack_from
 
 
 def _chained(blocks: _Blocks, seed: int, parent: int | None = None) -> tuple[int, ...]:

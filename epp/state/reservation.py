@@ -142,11 +142,15 @@ class Life:
     def remaining_elsewhere(self, now: float) -> int:
         """Prefill tokens of the others, less what the engine will have worked off since they said
         so: they say when a prompt is done, not how far it is."""
+        if not self.others.prefill_tokens:
+            return 0
         done = int(max(0.0, now - self.others_at) * self.others_speed)
         return max(0, self.others.prefill_tokens - done)
 
     def remaining_prefill(self, now: float) -> int:
         """Prefill tokens less what the first draining one has worked off by this time."""
+        if not self.draining:
+            return self.prefill_tokens
         held = next((held for held in self.draining if held.pending), None)
         if held is None or now <= held.drain_start:
             return self.prefill_tokens
