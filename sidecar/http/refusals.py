@@ -33,6 +33,12 @@ class LegError(EppError):
 
 
 UNREADABLE = Refused(400, "invalid_request_error", "bad-request", "The request is not valid HTTP.")
+HEAD_TOO_LARGE = Refused(
+    431,
+    "invalid_request_error",
+    "head-too-large",
+    "The request has too many headers, or too large ones: send fewer, or smaller ones.",
+)
 TARGET_UNREADABLE = Refused(
     400,
     "invalid_request_error",

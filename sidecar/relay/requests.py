@@ -22,7 +22,13 @@ import httptools
 
 from sidecar.http.headers import CONTENT_LENGTH, is_printable
 from sidecar.http.incoming import Incoming
-from sidecar.http.refusals import BAD_BODY, TARGET_UNREADABLE, UNREADABLE, Refused
+from sidecar.http.refusals import (
+    BAD_BODY,
+    HEAD_TOO_LARGE,
+    TARGET_UNREADABLE,
+    UNREADABLE,
+    Refused,
+)
 from sidecar.http.shapes import RequestShape, request_shape
 from sidecar.proxy import Limits
 
@@ -142,7 +148,7 @@ class RequestReader:
         self._overhead += len(data) - self._fed
         if self._too_long():
             self._dead = True
-            events.append(Broken(self._unreadable()))
+            events.append(Broken(BAD_BODY if self._in_body else HEAD_TOO_LARGE))
         return events
 
     def _repeated(self, template: Template, data: bytes) -> list[Event] | None:
@@ -225,7 +231,7 @@ class RequestReader:
     def _head(self, *, http11: bool) -> Incoming:
         names, values = tuple(self._names), self._values
         if len(names) > self._limits.max_headers:
-            self._refuse(UNREADABLE)
+            self._refuse(HEAD_TOO_LARGE)
         text = b"\n".join((*values, b""))
         if not is_printable(text, lines=len(values)):
             self._refuse(UNREADABLE)
@@ -236,7 +242,7 @@ class RequestReader:
         if shape.size + len(text) > most and any(
             len(name) + len(value) > most for name, value in zip(names, values, strict=True)
         ):
-            self._refuse(UNREADABLE)
+            self._refuse(HEAD_TOO_LARGE)
         hosts = len(shape.at.get(b"host", ()))
         if hosts > 1 or (http11 and not hosts):
             self._refuse(UNREADABLE)

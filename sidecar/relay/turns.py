@@ -221,6 +221,7 @@ _REASONS = {
     415: "Unsupported Media Type",
     417: "Expectation Failed",
     421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     502: "Bad Gateway",
     503: "Service Unavailable",

@@ -16,6 +16,7 @@ import pytest
 from sidecar.http.client import Head
 from sidecar.http.headers import RawHeaders
 from sidecar.http.incoming import Incoming
+from sidecar.http.refusals import HEAD_TOO_LARGE, UNREADABLE
 from sidecar.proxy import Limits
 from sidecar.relay.answers import GARBLED, AnswerReader
 from sidecar.relay.framing import Frame, answer_head, chunk, frame_of, request_head
@@ -374,6 +375,20 @@ def test_h11_reads_what_we_write_to_clients() -> None:
         (message,) = h11_of_answer([head + wire], method).messages
         assert message.whole
         assert message.body == (b"" if frame is Frame.NONE else body)
+
+
+def test_a_head_beyond_a_limit_is_told_so_and_one_at_it_is_read() -> None:
+    limits = Limits(max_header_bytes=400, max_headers=8)
+    start = b"GET / HTTP/1.1\r\nHost: x\r\n"
+    for most, over in (
+        (b"x: %b\r\n" % (b"a" * 399), b"x: %b\r\n" % (b"a" * 400)),
+        (b"x: a\r\n" * 7, b"x: a\r\n" * 8),
+    ):
+        assert isinstance(RequestReader(limits).feed(start + most + b"\r\n")[0], Incoming)
+        assert RequestReader(limits).feed(start + over + b"\r\n")[-1] == Broken(HEAD_TOO_LARGE)
+    unended = start + b"x: " + b"a" * 2000
+    assert RequestReader(limits).feed(unended) == [Broken(HEAD_TOO_LARGE)]
+    assert RequestReader(limits).feed(b"GET /\x00\r\n\r\n") == [Broken(UNREADABLE)]
 
 
 def test_a_long_body_is_no_overhead_however_its_bytes_come() -> None:
