@@ -9,12 +9,11 @@ from pathlib import Path
 
 from epp.config.endpoints_file import ROLE_LABEL, Entries, parse_entries
 from epp.config.text_file import read_file
+from epp.config.watched import changes
 from epp.errors import ConfigError
 from epp.framework import EndpointId, PoolId, Role
 from epp.state.endpoints import Member
 from epp.state.event_ports import EventPorts
-
-from .watched import changes
 
 Warn = Callable[[str], None]
 

@@ -13,9 +13,8 @@ from typing import Generic, TypeVar
 import structlog
 
 from epp.config.text_file import read_file
+from epp.config.watched import changes
 from epp.errors import ConfigError
-
-from .watched import changes
 
 T = TypeVar("T")
 
@@ -41,7 +40,7 @@ class Reload(Generic[T]):
         self._text = text
         self._build = build
         self._swap = swap
-        self._times = {"interval_s": interval_s, "settle_s": settle_s}
+        self._changes = changes(path, interval_s=interval_s, settle_s=settle_s)
         self.taken = 0
         """Configurations that took over."""
         self.refused = 0
@@ -51,7 +50,7 @@ class Reload(Generic[T]):
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        async for _ in changes(self._path, **self._times):
+        async for _ in self._changes:
             try:
                 await self._look()
             except ConfigError as error:

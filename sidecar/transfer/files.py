@@ -1,8 +1,7 @@
 """The files that a sidecar reads again and again: the pool's keys, its endpoints, certificates."""
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,15 +11,13 @@ import structlog
 from epp.config.endpoints_file import EndpointEntry, parse_entries
 from epp.config.key_file import read_keys
 from epp.config.text_file import read_file
+from epp.config.watched import changes
 from epp.errors import ConfigError
 from epp.seals import SealKeys
 
 from .legs import LegKeys
 
 T = TypeVar("T")
-
-SETTLE_S = 0.05
-"""A change is read once it has stood still for this long, so that half a file is not read."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,30 +51,9 @@ class Followed(Generic[T]):
 
         What is missing or bad changes nothing; it is said, and told to `refused`, once.
         """
-        seen: object = None
-        while True:
-            mark = await asyncio.to_thread(_marks, self.paths)
-            if mark != seen:
-                await asyncio.sleep(SETTLE_S)
-                if mark != await asyncio.to_thread(_marks, self.paths):
-                    continue
-                seen = mark
-                try:
-                    self.take(await asyncio.to_thread(self.read))
-                except ConfigError as error:
-                    refused()
-                    log.warning("a file is not used", why=str(error))
-            await asyncio.sleep(interval_s)
-
-
-def _marks(paths: Iterable[Path]) -> list[tuple[int, ...]]:
-    return [_mark(path) for path in paths]
-
-
-def _mark(path: Path) -> tuple[int, ...]:
-    """Changes whenever the file behind the path does; empty when there is none."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return ()
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        async for _ in changes(*self.paths, interval_s=interval_s):
+            try:
+                self.take(await asyncio.to_thread(self.read))
+            except ConfigError as error:
+                refused()
+                log.warning("a file is not used", why=str(error))

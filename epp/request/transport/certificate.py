@@ -5,13 +5,13 @@ of a new one, keeps the old: the change is told and counted.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from epp.config.watched import Mark, changes, mark
 from epp.errors import ConfigError
 
 from .tls import read_pair
@@ -34,11 +34,11 @@ class Certificate:
     refused: int = field(default=0, init=False)
     """Changes that kept the old certificate."""
     _pair: Pair = field(init=False)
-    _seen: tuple[object, ...] = field(init=False)
-    """The files as they were when they were last read."""
+    _seen: Mark = field(init=False)
+    """The files as they were before they were first read."""
 
     def __post_init__(self) -> None:
-        self._seen = self._signature()
+        self._seen = mark(*self._files)
         self._pair = read_pair(self.directory)
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -60,15 +60,9 @@ class Certificate:
 
         It looks at what the names lead to, so the symlink swaps of a mounted Secret count too.
         """
-        while True:
-            await asyncio.sleep(interval_s)
-            mark = await asyncio.to_thread(self._signature)
-            if mark == self._seen:
-                continue
-            await asyncio.sleep(settle_s)
-            if mark == await asyncio.to_thread(self._signature):
-                self._seen = mark
-                on_change(await asyncio.to_thread(self._read))
+        looking = changes(*self._files, seen=self._seen, interval_s=interval_s, settle_s=settle_s)
+        async for _ in looking:
+            on_change(await asyncio.to_thread(self._read))
 
     def _read(self) -> ConfigError | None:
         try:
@@ -79,18 +73,11 @@ class Certificate:
         self.taken += 1
         return None
 
-    def _signature(self) -> tuple[object, ...]:
-        return tuple(_stat(self.directory / name) for name in ("tls.crt", "tls.key"))
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        return self.directory / "tls.crt", self.directory / "tls.key"
 
 
 def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
     certificate, key = pair
     return grpc.ssl_server_certificate_configuration([(key, certificate)])
-
-
-def _stat(path: Path) -> tuple[int, ...]:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return ()
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
