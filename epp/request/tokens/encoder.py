@@ -5,15 +5,14 @@ texts that are hard for tokenizers; where it does not, or cannot read the file, 
 """
 
 import random
-from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from sys import byteorder
 from typing import Any, Protocol
 
 import msgspec
 
 from epp.errors import ConfigError
+from epp.state.blocks import pack
 
 
 class Encoder(Protocol):
@@ -68,7 +67,7 @@ class Reference:
         self._tokenizer.no_padding()
 
     def ids(self, text: str, *, special: bool) -> bytes:
-        return _packed(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        return pack(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def pieces(self, texts: Sequence[str]) -> list[bytes]:
         return [self.ids(text, special=False) for text in texts]
@@ -126,13 +125,6 @@ def _codes(rng: random.Random, count: int) -> list[int]:
     """Code points from everywhere, no surrogates."""
     ranges = ((0, 0x7F), (0x80, 0x2FF), (0x300, 0x36F), (0x370, 0xD7FF), (0xE000, 0x1FFFF))
     return [rng.randint(*rng.choice(ranges)) for _ in range(count)]
-
-
-def _packed(ids: Sequence[int]) -> bytes:
-    packed = array("I", ids)
-    if byteorder == "big":  # pragma: no cover
-        packed.byteswap()
-    return packed.tobytes()
 
 
 _HARD = (
