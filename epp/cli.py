@@ -35,13 +35,15 @@ from epp.config.token import read_token
 from epp.errors import EppError
 
 DISTRIBUTION = "gie-epp"
-SERVE_CONTEXT = {"help_option_names": ["--help", "-h"]}  # the second as in Go
+HELP = {"help_option_names": ["--help", "-h"]}
+"""For every command; the second as in Go."""
 
 app = typer.Typer(
     name="epp",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings=HELP,
     rich_markup_mode=None,  # it would cut the names of flags, and brackets out of sentences
     help="Endpoint picker for the Gateway API Inference Extension.",
 )
@@ -383,7 +385,7 @@ def _add_serve(arguments: list[str]) -> list[str]:
     from epp.commands.go_flags import own_arguments
     from epp.commands.serve import serve
 
-    app.command("serve", context_settings=SERVE_CONTEXT)(serve)  # once more replaces it
+    app.command("serve")(serve)  # once more replaces it
     return own_arguments(arguments) if arguments[:1] == ["serve"] else arguments
 
 

@@ -207,8 +207,9 @@ def test_unknown_words_are_refused_with_the_known_ones(epp: Epp) -> None:
     assert "--grpc-port" in epp("serve", "--grpc-prot", "1", code=2).stderr
 
 
-def test_help_may_be_asked_for_as_in_go(epp: Epp) -> None:
-    assert "--endpoints-file" in epp("serve", "-h").stdout
+@pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["local"], ["local", "up"]])
+def test_help_may_be_asked_for_as_in_go(epp: Epp, command: list[str]) -> None:
+    assert epp(*command, "-h").stdout == epp(*command, "--help").stdout
 
 
 def test_a_password_of_redis_need_not_be_on_the_command_line(epp: Epp) -> None:

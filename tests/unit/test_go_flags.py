@@ -44,7 +44,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _command() -> Any:
     """`epp serve` beside another command, built once: that takes longer than a whole test."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command("serve", context_settings=cli.SERVE_CONTEXT)(serve_command)
+    app.command("serve", context_settings=cli.HELP)(serve_command)
     app.command("version")(cli.version)
     return typer.main.get_command(app)
 
