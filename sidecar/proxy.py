@@ -15,6 +15,9 @@ from epp.bodies.usage import Unknown, Usage
 class Outcome(Enum):
     """How an exchange ended. The values are metric labels."""
 
+    __hash__ = object.__hash__
+    """Members are themselves; the one of `Enum` is looked up by name, in Python."""
+
     OK = "ok"
     """The engine's whole answer reached the client, with a status below 400."""
     ENGINE_ERROR = "engine-error"

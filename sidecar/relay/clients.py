@@ -244,10 +244,11 @@ class ClientConnection(Connection):
         idle_s = limits.head_timeout_s if self._reader.begun else limits.client_keepalive_s
         self._deadline = self._house.loop.time() + idle_s
         self._full = False
-        waiting, self._queue = self._queue, deque()
-        while waiting and (self._turn is None or not self._turn.complete):
-            self._take(waiting.popleft())
-        self._queue = waiting
+        if self._queue:
+            waiting, self._queue = self._queue, deque()
+            while waiting and (self._turn is None or not self._turn.complete):
+                self._take(waiting.popleft())
+            self._queue = waiting
         if self._ahead and not self._queue:
             data, self._ahead = self._ahead, b""
             self._look(data)

@@ -38,7 +38,7 @@ class Engines:
         self._engine = engine_at(engine_url)
         self._tls = tls
         self._limits = limits
-        self._kept_for: dict[tuple[Target, bool], deque[EngineConnection]] = {}
+        self._kept_for: dict[tuple[str, int, bool], deque[EngineConnection]] = {}
         """By where they lead, and whether they speak TLS."""
         self._open: set[EngineConnection] = set()
         self.repeats = 0
@@ -130,7 +130,7 @@ class Engines:
                 del self._kept_for[way]
 
     def _kept(self, target: Target, tls: ClientTls | None) -> EngineConnection | None:
-        spare = self._kept_for.get((target, tls is not None))
+        spare = self._kept_for.get((target.host, target.port, tls is not None))
         if not spare:
             return None
         oldest = self._loop.time() - self._limits.engine_keepalive_s
@@ -146,11 +146,11 @@ class Engines:
         kept = self.spare()
         if kept is None or self._loop.time() - kept.since <= RECENT_S:
             return kept
-        self._kept_for[kept.to, kept.secure].append(kept)
+        self._kept_for[kept.to.host, kept.to.port, kept.secure].append(kept)
         return None
 
     def _put_away(self, connection: EngineConnection) -> None:
-        way = (connection.to, connection.secure)
+        way = (connection.to.host, connection.to.port, connection.secure)
         spare = self._kept_for.get(way)
         if spare is None:
             spare = self._kept_for[way] = deque()
