@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 from .findings import Finding, Level
 from .network import let_in, may_reach, means
-from .pools import Served, pickers, pools
-from .shape import Object, at
+from .pools import Served, address, pickers, pools, service_port, target_port
+from .shape import Object, at, labels
 from .workloads import Deployed, Workload
 
 _port = partial(Finding, check="ports", level=Level.ERROR)
@@ -19,6 +19,7 @@ def closed_ports(deployed: Deployed) -> Iterator[Finding]:
         for engine in pool.engines:
             yield from _gateways(engine.workload, engine.served_at, "requests", deployed)
         yield from _within(pool, deployed)
+        yield from _to_redis(pool, deployed)
     for picker in pickers(deployed):
         yield from _gateways(picker.workload, picker.grpc_port, "gateways", deployed)
 
@@ -74,9 +75,34 @@ def _within(pool: Served, deployed: Deployed) -> Iterator[Finding]:
         if pool.apart and engine.role is not None and engine.role.serves_prefill:
             callers += [one.workload for one in pool.engines if one.sidecar is not None]
         for caller in callers:
-            if not may_reach(caller, pods, port, deployed):
-                yield _port(
-                    where=pods.where,
-                    what=f"network policies keep {caller.where} away from its port {port}",
-                    fix="let it in by an ingress rule here, and out by an egress rule there",
-                )
+            yield from _kept_away(caller, pods, port, deployed)
+
+
+def _to_redis(pool: Served, deployed: Deployed) -> Iterator[Finding]:
+    """Where the log is in a Redis of this namespace, all of the pool need it."""
+    users = [
+        (one.workload, one.sidecar.flags.get("--state-url", ""))
+        for one in pool.engines
+        if one.sidecar is not None
+    ]
+    if pool.picker is not None:
+        users.append((pool.picker.workload, pool.picker.flags.get("--redis-url", "")))
+    for user, url in users:
+        host, said = address(url)
+        service = deployed.named("Service", user.namespace, host.partition(".")[0])
+        port = service_port(service, said)
+        if service is None or port is None or url.startswith("tcp:"):
+            continue
+        for pods in deployed.selected(user.namespace, labels(service, "spec", "selector")):
+            yield from _kept_away(user, pods, target_port(service, port, (pods,)), deployed)
+
+
+def _kept_away(
+    caller: Workload, pods: Workload, port: int, deployed: Deployed
+) -> Iterator[Finding]:
+    if not may_reach(caller, pods, port, deployed):
+        yield _port(
+            where=pods.where,
+            what=f"network policies keep {caller.where} away from its port {port}",
+            fix="let it in by an ingress rule here, and out by an egress rule there",
+        )

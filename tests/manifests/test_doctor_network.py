@@ -61,8 +61,22 @@ def test_pickers_have_to_reach_engines_and_sidecars_those_that_prefill() -> None
     assert "Deployment team-a/epp away" in _kept_out(world)[0].what
 
 
-def _away(name: str) -> str:
-    return f"network policies keep Deployment team-a/{name} away from its port 8000"
+def test_all_of_a_pool_have_to_reach_its_redis() -> None:
+    world = World("istio")
+    _rules(world, "redis")[0]["from"].pop(0)  # of pickers
+    (found,) = _kept_out(world)
+    assert (found.where, found.what) == ("Deployment team-a/redis", _away("epp", 6379))
+    world = World("istio")
+    egress = world.get("NetworkPolicy", "engines")["spec"]["egress"]
+    egress.remove(next(rule for rule in egress if rule.get("ports") == [{"port": 6379}]))
+    assert {one.what for one in _kept_out(world)} == {
+        _away("prefill", 6379),
+        _away("decode", 6379),
+    }
+
+
+def _away(name: str, port: int = 8000) -> str:
+    return f"network policies keep Deployment team-a/{name} away from its port {port}"
 
 
 def _pods(name: str, namespace: str = "a", **own: str) -> Workload:
