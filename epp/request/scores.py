@@ -10,7 +10,8 @@ from epp.framework import NO_MATCH, Candidates, Column, Match, ScoreRow, Source
 
 MAX_ROWS = 16
 """Candidates in a decision's table, best first; the others are left out."""
-
+MANY = 512
+"""Among so many, the best are set apart before they are sorted."""
 
 _MATCH = ("matched_tokens", "credited_tokens", "precise")
 _QUEUES = ("waiting", "reserved_pending")
@@ -71,8 +72,12 @@ class ScoreTable(Sequence[ScoreRow]):
 
 def best_first(totals: Column, most: int) -> list[int]:
     """Rows of the highest ratings, at most so many."""
-    order: list[int] = totals.argsort()[: -most - 1 : -1].tolist()
-    return order
+    if len(totals) < MANY or most >= len(totals):
+        order: list[int] = totals.argsort()[: -most - 1 : -1].tolist()
+        return order
+    few = totals.argpartition(-most)[-most:]
+    best: list[int] = few[totals[few].argsort()[::-1]].tolist()
+    return best
 
 
 def _match(tokens: float, credited: float, precise: float) -> Match:

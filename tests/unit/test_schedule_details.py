@@ -1,5 +1,6 @@
 """Borders of one profile's decision: ties, ranges, and what a table and its reasons say there."""
 
+import sys
 from collections import Counter
 from random import Random
 
@@ -8,7 +9,7 @@ import pytest
 
 from epp.framework import Match, Request, Source
 from epp.request.schedule import TIE, schedule
-from epp.request.scores import MAX_ROWS
+from epp.request.scores import MANY, MAX_ROWS, best_first
 from tests.fakes.plans import Booth, Broken, Fixed, Only, profile
 from tests.unit.test_schedule import Says, _pool, run
 
@@ -159,3 +160,11 @@ def test_rows_tell_a_precise_match_and_none() -> None:
 def test_an_array_of_rows_is_as_good_as_a_list() -> None:
     rated = profile(("a", Fixed(rest=0.5), 1.0), picker=Says(lambda _: np.array([2, 0])))
     assert [one.id.name for one in run(_pool(3), rated).chosen] == ["pod-002", "pod-000"]
+
+
+@pytest.mark.parametrize("count", [1, 2, MANY - 1, MANY, 2 * MANY])
+@pytest.mark.parametrize("most", [1, MAX_ROWS + 1, MANY, sys.maxsize])
+def test_the_best_come_first_however_many_there_are(count: int, most: int) -> None:
+    totals = np.random.default_rng(count).permutation(count) / count
+    best = sorted(range(count), key=lambda row: -totals[row])
+    assert best_first(totals, most) == best[:most]
