@@ -14,12 +14,12 @@ from epp.bodies.sharing import Api
 from epp.sim.serving.server import EngineServer
 from tests.fakes.engines import running_engine
 from tests.fakes.picker_process import PickerProcess, cluster_process
+from tests.fakes.plain_pool import REPLAY
 from tests.fakes.probed import endpoints_file, post, until_matches
 
 OWN = 64
 BEFORE = "Look at this picture of the harbour, and say what you see in it. " * 12
 AFTER = "Say it in few words, name the ships, and count the people on the quay. " * 12
-REPLAY = "tcp://127.0.0.1:0"
 Body = dict[str, Any]
 
 
@@ -79,8 +79,8 @@ class Pool:
 @asynccontextmanager
 async def pool(directory: Path) -> AsyncIterator[Pool]:
     async with (
-        running_engine(name="small", block_tokens=16, hash_seed=3, kv_replay=REPLAY) as small,
-        running_engine(name="odd", block_tokens=48, hash_seed=4, kv_replay=REPLAY) as odd,
+        running_engine(name="small", block_tokens=16, hash_seed=3, **REPLAY) as small,
+        running_engine(name="odd", block_tokens=48, hash_seed=4, **REPLAY) as odd,
     ):
         flags = ("--endpoints-file", str(endpoints_file(directory, [small, odd])))
         flags += ("--tokenizer", "engine", "--render-url", small.url)
