@@ -1,5 +1,6 @@
 """What a sidecar is told by its user, checked before anything starts."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -27,6 +28,8 @@ Name = Annotated[str, matching(r"[^|\s]{1,253}", "1 to 253 characters but '|' an
 CollectorUrl = Annotated[
     str, matching(r"https?://[^\s/]+/\S+", "a URL such as http://collector:4318/v1/traces")
 ]
+
+_ZMQ = re.compile(r"tcp://\S+:(\d{1,5}|\*)|(ipc|inproc)://\S+")
 
 STATE_SCHEMES = (
     "tcp",
@@ -345,6 +348,6 @@ class SidecarSettings(TlsSettings):
     @field_validator("kv_events", "kv_replay")
     @classmethod
     def _events_endpoint_is_known(cls, endpoint: str | None) -> str | None:
-        if endpoint is None or endpoint.startswith(("tcp://", "ipc://", "inproc://")):
+        if endpoint is None or _ZMQ.fullmatch(endpoint):
             return endpoint
-        raise ValueError("must start with tcp:// or ipc://")
+        raise ValueError("expected tcp://host:port or ipc:///path")

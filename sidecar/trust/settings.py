@@ -78,13 +78,15 @@ class TlsSettings(BaseModel):
         for kind in ("tls", "engine_tls", "leg_tls"):
             cert, key = getattr(self, f"{kind}_cert_file"), getattr(self, f"{kind}_key_file")
             if (cert is None) != (key is None):
-                raise ValueError(f"{kind}_cert_file and {kind}_key_file need each other")
+                flag = f"--{kind.replace('_', '-')}"
+                raise ValueError(f"{flag}-cert-file and {flag}-key-file need each other")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
-            raise ValueError("tls_client_ca_file needs tls_cert_file")
+            raise ValueError("--tls-client-ca-file needs --tls-cert-file")
         for kind in ("engine_tls", "leg_tls"):
             if getattr(self, f"{kind}_insecure") and getattr(self, f"{kind}_ca_file") is not None:
-                raise ValueError(f"{kind}_insecure believes anybody: leave {kind}_ca_file out")
+                flag = f"--{kind.replace('_', '-')}"
+                raise ValueError(f"{flag}-insecure believes anybody: leave {flag}-ca-file out")
         said = self.leg_tls_insecure or self.leg_tls_name or self.leg_tls_ca_file
         if (said or self.leg_tls_cert_file) and not self.leg_tls:
-            raise ValueError("leg_tls_… say how legs speak TLS: they need leg_tls")
+            raise ValueError("--leg-tls-… say how legs speak TLS: they need --leg-tls")
         return self

@@ -81,6 +81,7 @@ def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> Non
         (["check", "no-such-file"], "no-such-file cannot be read"),
         (["serve", "--endpoints-file", "x", "--zap-encoder", "xml"], "--zap-encoder"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--engine-url", "ftp://x"], "--engine-url"),
+        (["sidecar", "--pool-name", "p", "--name", "n", "--tls-cert-file", "x"], "--tls-key-file"),
         (["sidecar", "--pool-name", "a|b", "--name", "n"], "--pool-name: expected 1 to 253"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--answer-timeout", "0"], "--answer-time"),
         (["sidecar", "--pool-name", "p", "--name", "n", "--state-token-file", "gone"], "gone"),

@@ -57,7 +57,10 @@ def test_replays_are_wanted_where_there_is_somebody_to_ask() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"kv_replay": "127.0.0.1:5557"}, "must start with tcp"),
+        ({"kv_replay": "127.0.0.1:5557"}, "expected tcp://host:port"),
+        ({"kv_events": "tcp://nobody"}, "expected tcp://host:port"),
+        ({"kv_events": "tcp://nobody:5557x"}, "expected tcp://host:port"),
+        ({"kv_events": "ipc://"}, "expected tcp://host:port"),
         ({"dp_rank": -1}, "greater than or equal to 0"),
         ({"dp_rank": 1, "kv_events": "ipc:///run/kv"}, "count ports up"),
         ({"dp_rank": 1, "kv_replay": "ipc:///run/kv"}, "count ports up"),

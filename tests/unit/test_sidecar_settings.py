@@ -73,7 +73,7 @@ def test_pairs_can_be_warmed_where_engines_shake_hands_and_members_are_known(
 ) -> None:
     good = {**GOOD, "warm_pairs": True, "endpoints_file": "pool.yaml"}
     assert SidecarSettings.model_validate(good).warm_pairs
-    with pytest.raises(ValidationError, match="warm_pairs"):
+    with pytest.raises(ValidationError, match="--warm-pairs"):
         SidecarSettings.model_validate({**good, **more})
 
 

@@ -123,4 +123,6 @@ def _text(path: Path) -> str:
             raise ConfigError(str(path), f"has more than {MAX_FILE_BYTES} bytes")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {error}") from None
+        raise ConfigError(
+            str(path), f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
