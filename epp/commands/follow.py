@@ -183,7 +183,7 @@ async def _measured(access: Access, load: Load, cue: Cue) -> Found:
         while not reader.warm:  # noqa: ASYNC110 - neither has anything to wait for
             await asyncio.sleep(0.1)
         cue.go_on.set()
-        while pool.applied < WARM_UP * load.endpoints:  # noqa: ASYNC110
+        while pool.applied < WARM_UP * load.endpoints:  # noqa: ASYNC110 - likewise
             await asyncio.sleep(0.1)
         pool.begin()
         decided.clear()

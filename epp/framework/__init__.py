@@ -61,7 +61,7 @@ def __getattr__(name: str) -> object:
     """Who uses columns loads numpy. A sidecar never does, and saves its 20 MB."""
     if name not in _OVER_COLUMNS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import candidates  # noqa: PLC0415
+    from . import candidates  # noqa: PLC0415 - numpy comes with it
 
     return getattr(candidates, name)
 

@@ -43,7 +43,7 @@ def parameters(group: type[T]) -> type[T]:
         "validate_by_name": True,
         "validate_by_alias": True,
     }
-    made.__pydantic_config__ = reading  # type: ignore[attr-defined]
+    made.__pydantic_config__ = reading  # type: ignore[attr-defined]  # how pydantic is told
     return made
 
 

@@ -21,7 +21,7 @@ class Sender(Protocol):
 def open_sender(endpoint: str, service: str) -> Sender:
     """Raises ConfigError where the extra `otel` is not installed."""
     try:
-        from .otlp import Otlp  # noqa: PLC0415
+        from .otlp import Otlp  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigError("trace_endpoint", "needs the extra otel, as in gie-epp[otel]") from error
     return Otlp(endpoint, service)

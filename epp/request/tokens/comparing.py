@@ -88,6 +88,6 @@ async def compared(
 
 def _unpacked(ids: bytes) -> "array[int]":
     unpacked = array("I", ids)
-    if byteorder == "big":  # pragma: no cover
+    if byteorder == "big":  # pragma: no cover - no such machine to test with
         unpacked.byteswap()
     return unpacked
