@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from epp.request.apis.openai import CHAT, chat, completions
-from epp.request.apis.prompt import Parsed
+from epp.request.apis.prompt import Fields, Parsed
 from epp.request.offload import Offload
 from epp.request.tokens import Prefixes, Tokenised, Tokenizer, Tokens
-from epp.request.tokens.engine import Fields
 from epp.request.tokens.files import ModelFiles
 from epp.request.tokens.local import LocalModel
 from epp.state.engine_blocks import EngineBlocks

@@ -12,12 +12,11 @@ import pytest
 from epp.request.apis import messages, openai, responses
 from epp.request.apis.features import MAX_ITEMS, media_of
 from epp.request.apis.generate import generate
-from epp.request.apis.prompt import Parsed, TextPrompt, TokenPrompt
+from epp.request.apis.prompt import Fields, Parsed, TextPrompt, TokenPrompt
 from epp.request.offload import Offload
 from epp.request.tokens import Tokenised, Tokens
 from epp.request.tokens.breakers import ABSENT_S
 from epp.request.tokens.engine import (
-    Fields,
     TokenizerAbsentError,
     TokenizerError,
     TokenizerRefusedError,

@@ -9,11 +9,11 @@ import msgspec
 from structlog.testing import capture_logs
 
 from epp.framework import EndpointId, PoolId, Request
-from epp.request.apis.prompt import Parsed, TextPrompt
+from epp.request.apis.prompt import Fields, Parsed, TextPrompt
 from epp.request.offload import Offload
 from epp.request.tokens import Tokenised, Tokens
 from epp.request.tokens.comparing import PROBES, Difference, Local, compared, difference
-from epp.request.tokens.engine import Fields, TokenizerError
+from epp.request.tokens.engine import TokenizerError
 from epp.request.tokens.standing import MOST_MISSED, PAUSE_S, WINDOW, Standing, Standings, Step
 from epp.request.tokens.tokenised import UnrenderableError
 from epp.request.tokens.watch import MAX_FOLLOWED, MAX_PROMPTS, SHOWN_S, Prompt, Watch

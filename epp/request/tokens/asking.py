@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import structlog
 
+from epp.request.apis.prompt import Fields
 from epp.request.offload import BusyError, Offload
 
 from .breakers import Breakers, Permit
 from .cache import TokenCache
 from .engine import (
     Answer,
-    Fields,
     TokenizerAbsentError,
     TokenizerError,
     TokenizerRefusedError,

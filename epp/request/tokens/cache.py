@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import xxhash
 
-from epp.request.apis.prompt import Parsed
+from epp.request.apis.prompt import Fields, Parsed
 
-from .engine import Fields
 from .tokenised import Tokenised
 
 KEY_BYTES = 48

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .engine import Fields
+from epp.request.apis.prompt import Fields
+
 from .tokenised import UnrenderableError
 
 _TEXT = "Größe: 3.5 km² — naïve café, 你好, 🙂\tand\n\n  code: x = {'a': [1]}  "

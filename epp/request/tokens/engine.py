@@ -17,6 +17,7 @@ import msgspec
 
 from epp.errors import EppError
 from epp.request.apis.features import media_of
+from epp.request.apis.prompt import Fields
 from epp.request.apis.reading import ABSENT, given
 from epp.state.blocks import Media
 
@@ -37,8 +38,6 @@ _ABSENT = {
     HTTPStatus.METHOD_NOT_ALLOWED,
     HTTPStatus.NOT_IMPLEMENTED,
 }
-
-Fields = tuple[tuple[str, bytes], ...]
 
 
 class TokenizerError(EppError):

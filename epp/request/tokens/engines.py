@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from epp.request.apis import openai
-from epp.request.apis.prompt import Parsed, TextPrompt
+from epp.request.apis.prompt import Fields, Parsed, TextPrompt
 from epp.request.offload import Offload
 
 from . import rendering
 from .asking import Asking, Tokenizer
 from .cache import TokenCache, digest_of
-from .engine import TOKENIZE, Answer, Fields
+from .engine import TOKENIZE, Answer
 from .tokenised import Tokenised
 
 _SPENT = frozenset({"late", "busy"})

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from epp.request.apis.prompt import Fields
+
 from . import chat, cutting, encoder, files
 from .files import ModelFiles
 from .prefixes import Prefixes
@@ -42,8 +44,6 @@ _PROBE: tuple[dict[str, Any], ...] = (
     {"role": "assistant", "content": "b"},
     {"role": "user", "content": "c"},
 )
-
-Fields = tuple[tuple[str, bytes], ...]
 
 
 class LocalModel:

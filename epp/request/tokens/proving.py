@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from epp.request.apis.prompt import Fields
+
 from .asking import Spawn
 from .comparing import Difference, Local, compared, difference
-from .engine import Fields
 from .standing import Standing, Standings, Step
 from .tokenised import UnrenderableError
 from .watch import Life, Prompt, Shows, Watch

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.request.apis import messages, openai, responses
-
-from .engine import Fields
+from epp.request.apis.prompt import Fields
 
 PATHS: Mapping[str, str] = {
     openai.CHAT: "/v1/chat/completions/render",

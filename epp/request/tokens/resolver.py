@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from epp.framework import EndpointId
-from epp.request.apis.prompt import MAX_TEXT_BYTES, Parsed, Prompt, TextPrompt, TokenPrompt
+from epp.request.apis.prompt import MAX_TEXT_BYTES, Fields, Parsed, Prompt, TextPrompt, TokenPrompt
 from epp.request.offload import INLINE_BYTES, Offload
 from epp.state import blocks
 
 from .asking import Asking, Spawn, Tokenizer
 from .cache import TokenCache, digest_of
 from .comparing import Local
-from .engine import Answer, Fields
+from .engine import Answer
 from .engines import Engines
 from .prefixes import Prefixes
 from .proving import Locals, Proving

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from epp.errors import Refusal
 from epp.framework import Decision, EndpointId, Request
+from epp.request.apis.prompt import Fields
 
-from .engine import Fields
 from .standing import Step
 
 SHOWN_S = 10.0
