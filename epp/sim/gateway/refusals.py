@@ -35,11 +35,11 @@ def mappers() -> list[Json]:
         ),
         _mapper(f"response.code == {HEADERS_TOO_LARGE}", _SMALLER),
         _mapper(
-            f"response.code < 500 && !({_AS_IT_IS})",
+            f"response.code >= 400 && response.code < 500 && !({_AS_IT_IS})",
             "the gateway cannot take this request: %RESPONSE_CODE_DETAILS%",
         ),
         _mapper(
-            f"!({_AS_IT_IS})",
+            f"response.code >= 500 && !({_AS_IT_IS})",
             "nobody can serve this request just now: send it again a little later",
             kind="service_unavailable",
         ),
