@@ -238,13 +238,11 @@ class Upstream(Protocol):
         """
 
     async def send_once(self, call: Call) -> Answer:
-        """Like `send`, on a connection of its own and never repeated, for what must not be twice.
-
-        On a fresh connection an engine cannot have closed what it never read.
-        """
+        """Like `send` and never repeated, for what must not be twice: over a connection that is new
+        or was in use a moment ago, which no engine closes for being idle."""
 
     async def send_again(self, call: Call) -> Answer:
-        """Like `send_once`, after a reused connection turned out dead (fault D15)."""
+        """Like `send_once`, over a new one, after a reused one turned out dead (fault D15)."""
 
     async def send_to(self, target: Target, call: Call, *, plain: bool = False) -> Answer:
         """Like `send`, to another sidecar and never repeated.

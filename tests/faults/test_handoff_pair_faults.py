@@ -54,7 +54,7 @@ def engine(
 async def test_D11_no_prompt_goes_to_an_engine_that_cannot_be_pulled_from(
     traits: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    """Protected by `traits.difference`, asked by `Splitter._paired`. Red when nobody asks."""
+    """Protected by `traits.difference`, asked by `Splitter._compared`. Red when nobody asks."""
     upstreams = {0: RawUpstream(engine(**traits))}
     async with split_pool(tmp_path, upstreams=upstreams, compare_pairs=True) as pool:
         status, got = await pool.post(ask("p"))
@@ -76,7 +76,7 @@ async def test_D11_equal_engines_are_asked_once(tmp_path: Path) -> None:
 
 
 async def test_D11_an_engine_that_failed_is_compared_again(tmp_path: Path) -> None:
-    """Protected by `Pairs.forget`, told by `Handover._note`. Red when it is not told: the pod came
+    """Protected by `Pairs.forget`, told by `Handover._prefill_failed`. Red when it is not told: the pod came
     back with another version."""
     async with split_pool(tmp_path, compare_pairs=True) as pool:
         assert (await pool.post(ask("first")))[0] == 200

@@ -28,7 +28,7 @@ def timeouts(pool: SplitPool, number: int) -> list[int]:
 
 
 async def test_D28_a_pod_that_fails_again_and_again_gets_no_more_prompts(tmp_path: Path) -> None:
-    """Protected by `Breakers.failed`, told by `Handover._note`. Red when neither is called."""
+    """Protected by `Breakers.failed`, told by `Handover._prefill_failed`. Red when neither is called."""
     async with split_pool(tmp_path, prefills=2, breaker_pause_s=600, kv_lease_s=60) as pool:
         first, second = pool.stations[:2]
         first.fault(status=500)
@@ -95,7 +95,7 @@ async def test_D28_a_clients_own_fault_or_a_full_pod_breaks_nothing(
 async def test_D09_a_prefill_answer_that_stops_in_the_middle_costs_its_idle_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protected by the limit around `PrefillLeg._read`. Red when only the leg's whole limit ends
+    """Protected by the limit that `PrefillLeg.begin` sets. Red when only the leg's whole limit ends
     it."""
     monkeypatch.setattr("sidecar.transfer.prefilling.COMMITTED_S", 0.2)
 

@@ -63,7 +63,7 @@ def params_of(body: bytes) -> Any:
 async def test_D01_decode_gets_the_clients_bytes_and_prefill_one_token(
     path: str, limits: dict[str, int], least: dict[str, int], tmp_path: Path
 ) -> None:
-    """Protected by `Body.edited` and by `DecodeLeg._send`, which sends the client's own text.
+    """Protected by `Body.edited` and by `DecodeLeg.send`, which sends the client's own text.
 
     Red when the decode leg is encoded anew, and when `min_tokens` stays on the prefill leg.
     """
@@ -102,7 +102,7 @@ async def test_D01_decode_gets_the_clients_bytes_and_prefill_one_token(
 async def test_D02_what_cannot_be_split_goes_to_the_decode_engine_alone(
     more: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    """Protected by `Splitter._job`, which asks the plan. Red when it does not."""
+    """Protected by `Splitter._handover`, which asks the plan. Red when it does not."""
     upstream = RawUpstream(answer(b"{}", fields=JSON))
     async with split_pool(tmp_path, upstreams={-1: upstream}) as pool:
         body = ask(**more)
@@ -278,7 +278,7 @@ async def test_D06_whatever_else_a_prefill_does_is_counted_and_computed_here(
 async def test_D07_without_a_ready_prefill_pod_it_is_computed_here_by_its_reason(
     tmp_path: Path,
 ) -> None:
-    """Protected by `Splitter._targets` and `Handoff`. Red when a reason is not counted."""
+    """Protected by `Splitter._found` and `Handoff`. Red when a reason is not counted."""
     async with split_pool(tmp_path) as pool:
         dead = aiohttp.test_utils.unused_port()
         pool.file.write_text(
@@ -454,7 +454,7 @@ async def test_D08_a_decode_engine_that_refuses_shows_as_stranded(tmp_path: Path
 
 
 async def test_D08_no_prefill_is_asked_for_while_the_local_engine_is_down(tmp_path: Path) -> None:
-    """Protected by `Splitter._job` (readiness first). Red without that check."""
+    """Protected by `Splitter._found` (readiness first). Red without that check."""
     async with split_pool(tmp_path, health_interval_s=0.02) as pool:
         pool.decode.fault(health_status=503)
         await until(lambda: not pool.decode.sidecar.engine.ready)
@@ -468,7 +468,7 @@ async def test_D08_no_prefill_is_asked_for_while_the_local_engine_is_down(tmp_pa
 async def test_D10_a_failed_pull_is_computed_here_and_the_client_sees_nothing_of_it(
     path: str, stream: bool, tmp_path: Path
 ) -> None:
-    """Protected by rule 7 of `Handoff` and by `Opening` in `DecodeLeg._pass`.
+    """Protected by rule 7 of `Handoff` and by `Opening` in `DecodeLeg._decide`.
 
     Red when the first event is passed at once: a stream's client then sees the error event.
     """
