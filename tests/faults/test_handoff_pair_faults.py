@@ -76,8 +76,8 @@ async def test_D11_equal_engines_are_asked_once(tmp_path: Path) -> None:
 
 
 async def test_D11_an_engine_that_failed_is_compared_again(tmp_path: Path) -> None:
-    """Protected by `Pairs.forget`, told by `Handover._prefill_failed`. Red when it is not told: the pod came
-    back with another version."""
+    """Protected by `Pairs.forget`, told by `Handover._prefill_failed`. Red when it is not told: the
+    pod came back with another version."""
     async with split_pool(tmp_path, compare_pairs=True) as pool:
         assert (await pool.post(ask("first")))[0] == 200
         pool.prefill.fault(status=500, status_count=1)

@@ -28,7 +28,8 @@ def timeouts(pool: SplitPool, number: int) -> list[int]:
 
 
 async def test_D28_a_pod_that_fails_again_and_again_gets_no_more_prompts(tmp_path: Path) -> None:
-    """Protected by `Breakers.failed`, told by `Handover._prefill_failed`. Red when neither is called."""
+    """Protected by `Breakers.failed`, told by `Handover._prefill_failed`. Red when neither is
+    called."""
     async with split_pool(tmp_path, prefills=2, breaker_pause_s=600, kv_lease_s=60) as pool:
         first, second = pool.stations[:2]
         first.fault(status=500)
