@@ -47,9 +47,9 @@ class Link:
 
     async def drop(self) -> None:
         """Close the connection; the next call opens another one, wherever the keys are then."""
-        if self._client is not None:
-            await closed(self._client)  # if that is cancelled, the owner still has it to close
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None:
+            await closed(client)
 
 
 def _brief(error: Exception) -> str:
