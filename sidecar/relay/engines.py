@@ -230,7 +230,10 @@ class EngineConnection(Connection):
         return answer
 
     def ask_for(self, listener: Listener, call: Call) -> None:
-        """Send a request, and tell `listener` what comes."""
+        """Send a request, and tell `listener` what comes; at once if the connection is lost."""
+        if self.lost:  # a new one may be, when its engine is about to end
+            listener.fail(LegError(ENGINE_LOST))
+            return
         self._reader.begin(call.method)
         self._answer = listener
         upload = call.upload

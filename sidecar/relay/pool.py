@@ -169,7 +169,8 @@ class Engines:
             raise LegError(ENGINE_ABSENT) from error
         except OSError as error:  # no way there, or not in time
             raise LegError(ENGINE_UNREACHED) from error
-        self._open.add(connection)
+        if not connection.lost:
+            self._open.add(connection)
         return connection
 
     async def _first_of(self, to: Target, tls: ClientTls | None) -> EngineConnection:
