@@ -123,7 +123,7 @@ async def test_A24_answers_that_end_at_the_headers_end(
 
 async def test_D15_an_idle_connection_that_the_engine_closed_costs_no_request() -> None:
     """Protected by `Upstream.send`, which repeats once on a fresh connection."""
-    upstream = RawUpstream(answer(), close_after=1, idle_close_s=0.02)
+    upstream = RawUpstream(answer(), close_after=1)
 
     async def script(talk: Conversation) -> None:
         await answer()(talk)
