@@ -258,7 +258,7 @@ async def test_a_gateway_may_ping_as_often_as_it_likes() -> None:
 async def test_a_port_in_use_is_said_plainly() -> None:
     director = ScriptedDirector(_to)
     async with serve(director, host="127.0.0.1", port=0) as server:
-        with pytest.raises(EppError, match="in use"):
+        with pytest.raises(EppError, match=r"it is taken.*--grpc-port"):
             async with serve(director, host="127.0.0.1", port=server.port):
                 pass
 

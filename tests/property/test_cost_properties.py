@@ -94,6 +94,9 @@ pools = st.lists(st.tuples(known_loads(), matches), min_size=1, max_size=6).map(
     lambda each: [pod(number, *one) for number, one in enumerate(each)]
 )
 
+ROUNDING = 1e-12
+"""How far two sums of the same parts may lie apart: they are added in another order."""
+
 
 def seconds(request: Request, pool: list[Endpoint], assumed: CostRules | None = None) -> Any:
     return cost(request, Candidates.of(pool), assumed or CostRules()).total
@@ -109,7 +112,7 @@ def test_every_part_is_a_finite_number_of_seconds_from_0_on(
     for row in range(len(pool)):
         assert all(math.isfinite(part) and part >= 0.0 for part in found.parts(row).values())
     assert np.isfinite(found.total).all()
-    assert (found.prompt <= found.total).all()
+    assert (found.prompt <= found.total * (1.0 + ROUNDING)).all()
 
 
 @given(request=requests, pool=odd_pools)
