@@ -78,6 +78,7 @@ class Splitter:
         """
         found = self._found(judged)
         understood = found if isinstance(found, str) else await read(visit.request, body)
+        understood = self._splittable(understood)
         if isinstance(found, str) or isinstance(understood, str):
             self._not_split(str(understood))
             return False
@@ -88,6 +89,7 @@ class Splitter:
         engine must serve the request alone."""
         found = self._found(judged)
         understood = found if isinstance(found, str) else read_at_once(visit.request, body)
+        understood = self._splittable(understood)
         if isinstance(found, str) or isinstance(understood, str):
             self._not_split(str(understood))
             return None
@@ -136,6 +138,13 @@ class Splitter:
             return "engine-not-ready"  # a prefill would pin blocks that nobody pulls
         return found
 
+    def _splittable(self, understood: tuple[Api, Body] | str) -> tuple[Api, Body] | str:
+        """What was read, unless the connector cannot split it: then nobody is compared for it."""
+        if isinstance(understood, str):
+            return understood
+        api, content = understood
+        return self.tools.plan.unsplittable(content, api) or understood
+
     def _usable(self, found: tuple[Target, ...] | str) -> tuple[Target, ...] | str:
         """Without those that failed again and again, unless there is no other way."""
         if isinstance(found, str):
@@ -159,10 +168,6 @@ class Splitter:
         """The handoff, to those targets only whose engines fit this one; None where the local
         engine serves the request alone."""
         api, content = understood
-        unsplittable = self.tools.plan.unsplittable(content, api)
-        if unsplittable is not None:
-            self._not_split(unsplittable)
-            return None
         refused = [reason for reason in differences if reason is not None]
         for reason in refused:
             self.metrics.targets_refused.labels(reason).inc()
