@@ -1,7 +1,11 @@
 """What `epp bench sidecar` says of its numbers."""
 
 import json
+import platform
+import sys
+from pathlib import Path
 
+from epp.sim.benches.measure import interpreter
 from epp.sim.benches.sidecar_report import Report, Way, as_json, as_text
 
 
@@ -31,6 +35,14 @@ def test_without_nginx_no_claim_about_it_holds_and_its_numbers_are_null() -> Non
     found = json.loads(as_json(report))
     assert found["claims"]["event / nginx"]["found"] is None
     assert found["ways"]["direct"]["split_us"] is None
+
+
+def test_the_figures_name_the_python_that_they_hang_on() -> None:
+    report = Report.of(good(), streams=2)
+    assert interpreter() in as_text(report)
+    assert json.loads(as_json(report))["python"] == interpreter()
+    assert platform.python_version() in interpreter()
+    assert interpreter().endswith(str(Path(sys.executable).resolve()))
 
 
 def test_a_request_without_an_answer_takes_the_claims_down() -> None:

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .measure import quantile
+from .measure import interpreter, quantile
 
 ADDED_CLAIM_MS = 2.0
 """Most that our relay may add to the time between two events (99th percentile)."""
@@ -108,6 +108,7 @@ def as_json(report: Report) -> str:
     """Numbers that are missing are null."""
     return json.dumps(
         {
+            "python": interpreter(),
             "streams": report.streams,
             "ways": {
                 row.name: {
@@ -138,6 +139,7 @@ def as_text(report: Report) -> str:
         numbers = (row.plain_us, row.event_us, row.split_us, row.gap_p99_ms)
         table.add_row(row.name, *(_text(value) for value in numbers), str(row.failed))
     console.print(f"\nCPU of the process in front of the engine, {report.streams} streams at once")
+    console.print(f"Python: {interpreter()}")
     console.print(table)
     for name, (found, most) in report.claims().items():
         verdict = "holds" if found <= most else "DOES NOT HOLD"
