@@ -42,7 +42,7 @@ def intervals(arrivals: Sequence[float]) -> list[float]:
 
 
 def interpreter() -> str:
-    """The Python that runs this: figures hang on its version and, by a tenth, on who built it."""
+    """The Python that runs this: figures hang on its version and on who built it."""
     where = Path(sys.executable).resolve()
     return f"{platform.python_implementation()} {platform.python_version()} at {where}"
 
