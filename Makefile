@@ -53,7 +53,8 @@ test-long: $(STAMP)
 	$(BIN)/python -m tests.mutation
 	$(BIN)/python -m tests.fuzz --seconds 1800
 
-# GUARDS_SHARE=0.1 takes a random tenth, GUARDS_SEED repeats one, GUARDS_ONLY=A04 takes what matches.
+# GUARDS_FOR_S=200 takes random ones for that long, GUARDS_SEED repeats an order, GUARDS_ONLY=A04 takes
+# what matches.
 test-guards: $(STAMP)
 	$(BIN)/python -m tests.guards
 

@@ -31,7 +31,12 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 @asynccontextmanager
 async def _gateway(
-    directory: Path, pickers: list[PickerProcess], engines: list[Backend], *, retries: bool = True
+    directory: Path,
+    pickers: list[PickerProcess],
+    engines: list[Backend],
+    *,
+    retries: bool = True,
+    health_interval_s: float = 0.1,
 ) -> AsyncIterator[Gateway]:
     """A real Envoy that knows all of these pickers, in full duplex: streams last as answers do."""
 
@@ -58,7 +63,7 @@ async def _gateway(
         shape="full-duplex",
         retries=retries,
         api_paths=EVERY_PATH,
-        health_interval_s=0.1,
+        health_interval_s=health_interval_s,
     )
     async with gateway(directory, settings, edit=every_picker, pickers=len(pickers)) as made:
         yield made
@@ -81,7 +86,11 @@ async def test_A21_a_rollout_under_load_loses_neither_a_request_nor_an_answer(
             await stack.enter_async_context(picker_process(tmp_path / name, [engine.address]))
             for name in ("old", "new")
         ]
-        before = await stack.enter_async_context(_gateway(tmp_path / "envoy", [old, new], [engine]))
+        # Long between two checks: without protection requests fail until the next one, however the
+        # moments fall.
+        before = await stack.enter_async_context(
+            _gateway(tmp_path / "envoy", [old, new], [engine], health_interval_s=0.5)
+        )
         connector = aiohttp.TCPConnector(limit=0)
         client = await stack.enter_async_context(
             aiohttp.ClientSession(before.url, connector=connector)
