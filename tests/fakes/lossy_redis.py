@@ -117,7 +117,7 @@ class LossyClient:
             raise Gone("connection lost")
         self._server.expire()
 
-    async def aclose(self) -> None: ...
+    def cut(self) -> None: ...
 
     async def script_load(self, script: str) -> str:
         await self._arrive()

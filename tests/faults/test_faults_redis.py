@@ -130,11 +130,14 @@ async def test_E03_one_writer_and_one_reader_use_two_connections(server: RedisSe
     """Red when Link.drop forgets its client without closing it: connections pile up."""
     async with running_chain(chain_on(server.url)) as chain:
         await until(chain.precise)
-        for _ in range(8):  # each time the calls take longer than their limit
+        for _ in range(3):  # each time the calls take longer than their limit
             server.command("CLIENT", "PAUSE", "400")
             failures = len(chain.failures)
             await until(lambda failures=failures: len(chain.failures) > failures)
             await until(chain.precise)
+        server.command("SET", log_key(POOL), "oops")  # and now they are refused, over a good line
+        failures = len(chain.failures)
+        await until(lambda: len(chain.failures) >= failures + 8)
         line = next(
             line
             for line in server.command("INFO", "clients").splitlines()

@@ -96,7 +96,7 @@ class RedisBoard:
         except StoreError:
             pass  # the lease ends it
         finally:
-            await self._link.drop()
+            self._link.drop()
 
     async def _run(self, script: str, *arguments: str | bytes | int) -> list[Any]:
         def run(client: Redis) -> Any:

@@ -54,7 +54,7 @@ class RedisRegister:
             await self._run(_RELEASE, name)
 
     async def close(self) -> None:
-        await self._link.drop()
+        self._link.drop()
 
     async def _run(self, script: str, name: str, *arguments: str) -> Any:
         keys = [layout.elected_key(self._pool, name)]

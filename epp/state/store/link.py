@@ -9,7 +9,8 @@ from redis.exceptions import RedisError
 
 from epp.errors import StoreError
 
-from .place import Place, closed
+from .line import Client
+from .place import Place
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Link:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._client: Redis | None = None
+        self._client: Client | None = None
 
     @property
     def is_open(self) -> bool:
@@ -32,7 +33,7 @@ class Link:
     async def call(self, use: Callable[[Redis], Awaitable[T]], limit_s: float) -> T:
         """Use the connection, opened where there is none. Raises StoreError without secrets.
 
-        The client itself closes the line of a call that was cancelled: its answer must not meet
+        The client itself cuts the line of a call that was cancelled: its answer must not meet
         the next one (E02).
         """
         try:
@@ -41,15 +42,15 @@ class Link:
                     self._client = await self._place.open()
                 return await use(self._client)
         except (RedisError, OSError, TimeoutError, ValueError, TypeError, StoreError) as error:
-            await self.drop()
+            self.drop()
             where = self._place.access.where
             raise StoreError(f"Redis at {where}: {_brief(error)}") from error
 
-    async def drop(self) -> None:
-        """Close the connection; the next call opens another one, wherever the keys are then."""
+    def drop(self) -> None:
+        """Cut the connection; the next call opens another one, wherever the keys are then."""
         client, self._client = self._client, None
         if client is not None:
-            await closed(client)
+            client.cut()
 
 
 def _brief(error: Exception) -> str:

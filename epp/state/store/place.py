@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -21,6 +20,8 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, RedisError
 
 from epp.errors import ConfigError, StoreError
+
+from .line import Client, client_of
 
 Host = tuple[str, int]
 Kind = Literal["single", "sentinel", "cluster"]
@@ -121,7 +122,7 @@ class Place:
         self._nodes = access.hosts
         """Who may know the way: as configured, and as a Cluster said."""
 
-    async def open(self) -> Redis:
+    async def open(self) -> Client:
         """A client of one connection to the owner. Raises StoreError, RedisError, OSError."""
         match self.access.kind:
             case "single":
@@ -154,13 +155,13 @@ class Place:
         except AuthenticationError:
             return await self._primary(self._client(node, database=0))
 
-    async def _primary(self, sentinel: Redis) -> Host | None:
+    async def _primary(self, sentinel: Client) -> Host | None:
         try:
             answer: Any = await sentinel.execute_command(  # type: ignore[no-untyped-call]
                 "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.access.service
             )
         finally:
-            await closed(sentinel)
+            sentinel.cut()
         return None if answer is None else (_text(answer[0]), int(answer[1]))
 
     async def _ask_node(self, node: Host) -> Host | None:
@@ -170,7 +171,7 @@ class Place:
                 "CLUSTER SLOTS"
             )
         finally:
-            await closed(client)
+            client.cut()
         owner: Host | None = None
         known: dict[Host, None] = dict.fromkeys((node, *self.access.hosts))
         for first, last, primary, *_ in ranges:
@@ -181,7 +182,7 @@ class Place:
         self._nodes = tuple(known)
         return owner
 
-    def _client(self, host: Host, *, secret: bool = True, database: int | None = None) -> Redis:
+    def _client(self, host: Host, *, secret: bool = True, database: int | None = None) -> Client:
         """One connection, no retries behind our back; callers put a time limit on every call.
 
         Not by `socket_timeout`: with one, redis-py sends through `asyncio.wait_for`, which on
@@ -191,12 +192,12 @@ class Place:
         secured: dict[str, Any] = {}
         if access.tls:
             secured = {
-                "ssl": True,
                 "ssl_cert_reqs": ssl.CERT_REQUIRED,
                 "ssl_ca_certs": None if access.ca_file is None else str(access.ca_file),
                 "ssl_check_hostname": True,
             }
-        return Redis(
+        return client_of(
+            tls=access.tls,
             host=host[0],
             port=host[1],
             db=access.database if database is None else database,
@@ -205,9 +206,7 @@ class Place:
             socket_connect_timeout=self._timeout_s,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
-            max_connections=2,
             protocol=2,
-            decode_responses=False,
             **secured,
         )
 
@@ -245,14 +244,6 @@ def read_password(path: Path) -> str:
     if not text or len(data) > MAX_PASSWORD:
         raise StoreError(f"the password file {path} is empty or too large")
     return text
-
-
-async def closed(client: Redis) -> None:
-    """Close for good; that this fails is no news."""
-    try:
-        await client.aclose()
-    except (RedisError, OSError):
-        return
 
 
 def _text(value: Any) -> str:

@@ -212,7 +212,7 @@ class RedisStream:
 
     async def close(self) -> None:
         self._closing = True
-        await self._link.drop()
+        self._link.drop()
 
     async def _connect(self) -> None:
         """Look at who answers, and whether records may have been missed meanwhile."""

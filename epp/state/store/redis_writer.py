@@ -79,7 +79,7 @@ class RedisWriter:
     async def close(self) -> None:
         link, self._link = self._link, None
         if link is not None:
-            await link.drop()
+            link.drop()
 
     def _log_keys(self) -> list[str]:
         return [
@@ -91,6 +91,8 @@ class RedisWriter:
         """At the stream that has this endpoint's records."""
         stream = layout.stream_of(incarnation.endpoint, self._streams)
         if self._link is None or stream != self._stream:
+            if self._link is not None:
+                self._link.drop()
             self._stream = stream
             key = layout.log_key(self._pool, stream)
             self._link = Link(Place(self._access, key, self._call_s))
