@@ -244,6 +244,27 @@ async def test_E10_a_restarted_empty_redis_is_begun_anew(server: RedisServer) ->
     await chain.writer.close()
 
 
+async def test_E10_a_server_that_took_over_between_two_reads_is_noticed(
+    server: RedisServer,
+) -> None:
+    """Red when the client opens a line again by itself: then nobody looks who answers there."""
+    reader = reader_of(read_access(server.url))
+    reading = reader.streams[0].records()
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(anext(reading))
+        await until(lambda: reader.connected)
+        server.command("XADD", log_key(POOL), "*", "e", "x", "r", "before")
+        assert await first == [b"before"]
+        server.restart()  # while nothing is asked
+        await asyncio.sleep(0.1)  # until the client sees the end of its line
+        server.command("XADD", log_key(POOL), FAR_FUTURE, "e", "x", "r", "after")
+        following = tasks.create_task(anext(reading))
+        await until(lambda: reader.counts["restarts"] == 1 and reader.connected)
+        following.cancel()
+    assert (reader.counts["reconnects"], reader.counts["errors"]) == (1, 1)
+    await reader.close()
+
+
 async def test_E10_a_stream_that_went_back_under_a_living_connection_is_noticed(
     server: RedisServer,
 ) -> None:

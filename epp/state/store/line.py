@@ -8,10 +8,22 @@ To cut one waits for nothing and sends nothing more.
 from typing import Any
 
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection
+from redis.exceptions import ConnectionError as LineError
 
 
 class _Cut(Connection):
     """Ends without a goodbye, whoever ends it: the client itself after an error, or we."""
+
+    def __init__(self, *, once: bool, **named: Any) -> None:
+        super().__init__(**named)
+        self._once = once
+        self._opened = False
+
+    async def _connect(self) -> None:
+        if self._opened and self._once:
+            raise LineError("connection lost")
+        self._opened = True
+        await super()._connect()  # type: ignore[no-untyped-call]
 
     def cut(self) -> None:
         """Its transport is gone by the loop's next turn."""
@@ -55,6 +67,11 @@ class Client(Redis):
             line.cut()
 
 
-def client_of(*, tls: bool, **named: Any) -> Client:
-    """`named`: what redis-py's connections take. Nothing is opened yet."""
-    return Client(_Lines(connection_class=_CutTls if tls else _Cut, max_connections=2, **named))
+def client_of(*, tls: bool, once: bool, **named: Any) -> Client:
+    """`named`: what redis-py's connections take. Nothing is opened yet.
+
+    `once`: a line that was lost is an error. Else the client opens it again, unnoticed, when it
+    finds before a command that it is gone: perhaps to another server under the same address.
+    """
+    kind = _CutTls if tls else _Cut
+    return Client(_Lines(connection_class=kind, max_connections=2, once=once, **named))

@@ -115,8 +115,10 @@ def _user(parts: SplitResult) -> tuple[str | None, str | None]:
 class Place:
     """Opens connections to whoever owns a key just now."""
 
-    def __init__(self, access: Access, key: str, timeout_s: float) -> None:
+    def __init__(self, access: Access, key: str, timeout_s: float, *, once: bool = False) -> None:
+        """`once`: for whom a line that was lost is news; see `line.client_of`."""
         self.access = access
+        self._once = once
         self._slot = key_slot(key.encode())
         self._timeout_s = timeout_s
         self._nodes = access.hosts
@@ -198,6 +200,7 @@ class Place:
             }
         return client_of(
             tls=access.tls,
+            once=self._once,
             host=host[0],
             port=host[1],
             db=access.database if database is None else database,

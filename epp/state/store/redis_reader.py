@@ -58,7 +58,7 @@ class RedisReader:
         self.counts: Counter[str] = Counter(dict.fromkeys(ERRORS, 0))
         self._streams = tuple(
             RedisStream(
-                Link(Place(access, layout.log_key(pool, number), call_s)),
+                Link(Place(access, layout.log_key(pool, number), call_s, once=True)),
                 pool,
                 (number, streams),
                 members=members,
