@@ -9,6 +9,9 @@ PYTEST := $(BIN)/python -m pytest -q
 # Real vLLM for CPUs lives apart: 2 GB, and pins of its own.
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.stamp
+# The wheel whose sidecar is machine code, with the libraries of $(VENV): see .ci/setup-compiled.
+COMPILED := .venv-compiled
+COMPILED_STAMP := $(COMPILED)/.stamp
 
 EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tests/conformance \
 	tests/manifests tests/integration tests/e2e)
@@ -16,8 +19,12 @@ EVERYDAY := $(wildcard tests/unit tests/contract tests/property tests/faults tes
 # How long `make fuzz` looks, in seconds.
 FUZZ_S := 60
 
+# Those tests that import something of what is compiled.
+WITH_COMPILED = $(shell grep -lrE '^ *(from|import) (sidecar|epp\.(answers|bodies|distribution|seals|state\.writing|tracing))' \
+	tests/unit tests/contract tests/property tests/faults tests/integration --include='test_*.py')
+
 .PHONY: help setup demo test test-long test-kube test-guards test-mutation fuzz conformance-page plugins-page lint format \
-	bench clean setup-vllm demo-real test-real clean-vllm
+	bench clean compiled test-compiled setup-vllm demo-real test-real clean-vllm
 
 help:
 	@echo 'make setup      install everything into $(VENV)'
@@ -27,6 +34,8 @@ help:
 	@echo 'make test-guards    disable each protection in turn: the test of its fault must fail'
 	@echo 'make test-mutation  how many small changes of the parts that matter most their tests notice'
 	@echo 'make fuzz       odd inputs for the stream and every parser, FUZZ_S=60 seconds of them'
+	@echo 'make compiled   the same program with a compiled sidecar, in $(COMPILED): needs a C compiler'
+	@echo 'make test-compiled  the tests of what is compiled, on the compiled program'
 	@echo 'make demo-real  claims about real vLLM engines on CPUs that hand KV over by NIXL'
 	@echo 'make test-real  the tests that need them; both set up $(VLLM) (2 GB) the first time'
 	@echo 'make test-kube  the picker against the API server that KUBECONFIG names'
@@ -72,6 +81,18 @@ conformance-page: $(STAMP)
 plugins-page: $(STAMP)
 	$(BIN)/python -m tests.conformance.plugins_page
 
+compiled: $(COMPILED_STAMP)
+
+$(COMPILED_STAMP): pyproject.toml .ci/setup-compiled $(shell find epp scorers sidecar -name '*.py') | $(STAMP)
+	sh .ci/setup-compiled $(COMPILED) $(BIN)/python
+	touch $@
+
+# With neither the checkout nor the editable install on the path: what was compiled is what runs.
+test-compiled: $(COMPILED_STAMP)
+	PYTHONSAFEPATH=1 $(COMPILED)/bin/python -m pytest -q -p tests.compiled \
+		-o pythonpath=$(COMPILED)/around -m 'not long and not real' $(WITH_COMPILED)
+	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED)/around $(COMPILED)/bin/python -m tests.fuzz --seconds 30
+
 setup-vllm: $(VLLM_STAMP)
 
 # Goes on where it was interrupted; `make clean-vllm` starts over.
@@ -104,7 +125,7 @@ bench: $(STAMP)
 	$(BIN)/epp bench request
 
 clean:
-	rm -rf $(VENV) .venv-bootstrap .epp-local .fuzz
+	rm -rf $(VENV) $(COMPILED) .venv-bootstrap .epp-local .fuzz
 
 clean-vllm:
 	rm -rf $(VLLM)

@@ -22,6 +22,7 @@ from epp.commands.manifests import manifests
 from epp.commands.sidecar import sidecar
 from epp.commands.top import top
 from epp.errors import EppError
+from sidecar.built import is_compiled
 
 DISTRIBUTION = "gie-epp"
 HELP = {"help_option_names": ["--help", "-h"]}
@@ -46,9 +47,14 @@ app.command()(sidecar)
 app.command()(top)
 
 
+def _said() -> str:
+    number = installed_version(DISTRIBUTION)
+    return f"{number} (compiled sidecar)" if is_compiled() else number
+
+
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(installed_version(DISTRIBUTION))
+        typer.echo(_said())
         raise typer.Exit
 
 
@@ -70,13 +76,13 @@ def _whole(
 
 @app.command()
 def version(as_json: AsJson = False) -> None:
-    """Print the version."""
-    number = installed_version(DISTRIBUTION)
-    if as_json:
-        import json
+    """Print the version, and whether the sidecar is compiled."""
+    if not as_json:
+        typer.echo(_said())
+        return
+    import json
 
-        number = json.dumps({"version": number})
-    typer.echo(number)
+    typer.echo(json.dumps({"version": installed_version(DISTRIBUTION), "compiled": is_compiled()}))
 
 
 def _add_serve(arguments: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from epp.state.writing.publisher import Publisher
 from epp.tracing.spans import Tracer
 
 from . import gauges
+from .built import is_compiled
 from .draining import Drain
 from .engine import EngineWatch
 from .guard import Guard
@@ -244,7 +245,12 @@ class Sidecar:
                 for name, file in (files | self.certificates.followed()).items():
                     watch.append(tg.create_task(self._supervise(name, partial(self._keep, file))))
                 writing = tg.create_task(self._supervise("publisher", publisher.run))
-                log.info("sidecar listens", port=self.port, metrics_port=self.metrics_port)
+                log.info(
+                    "sidecar listens",
+                    port=self.port,
+                    metrics_port=self.metrics_port,
+                    compiled=is_compiled(),
+                )
                 try:
                     yield self
                 finally:

@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from .wire import TOOLS
+
 Value = Callable[[str], bytes | None]
 """The text of a member's value; None, or `null`, where there is none."""
 
@@ -111,18 +113,11 @@ def _has_room(api: Api, inner: Value) -> bool:
     return limit is None or (limit.isdigit() and limit not in {b"0", b"1"})
 
 
-class _Tool(msgspec.Struct):
-    type: str
-
-
-_tools = msgspec.json.Decoder(list[_Tool])
-
-
 def _only_functions(text: bytes | None) -> bool:
     """Whether the client runs all of these tools: the engine's own start further rounds."""
     if text is None or text == NULL:
         return True
     try:
-        return all(tool.type == "function" for tool in _tools.decode(text))
+        return all(tool.type == "function" for tool in TOOLS.decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False

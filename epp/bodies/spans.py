@@ -99,7 +99,7 @@ class Body:
         for number, member in enumerate(self.members):
             if member.name in drop:
                 if kept:
-                    pieces.append(self.raw[done:kept])
+                    pieces.append(self.raw[done : max(done, kept)])
                     done = member.end
                 else:
                     pieces.append(self.raw[done : member.key])

@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
 import msgspec
+
+from .wire import TOLD
 
 MAX_CARRY = 1 << 20
 """Bytes of one JSON body or one event line that are held back for reading."""
@@ -33,17 +34,6 @@ class Usage:
 
 
 _NOTHING = Usage()
-
-
-class _Told(msgspec.Struct):
-    """Where an answer may tell its usage: of the text of an answer nothing is made."""
-
-    usage: Any = None
-    response: Any = None
-    message: Any = None
-
-
-_TOLD = msgspec.json.Decoder(_Told)
 
 
 class Unknown(Enum):
@@ -171,7 +161,7 @@ class ResponseWatch:
         if _NAME not in text:
             return
         try:
-            told = _TOLD.decode(text)
+            told = TOLD.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return
         if type(told.usage) is dict:

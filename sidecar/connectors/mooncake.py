@@ -15,16 +15,10 @@ from sidecar import bodies
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
 from sidecar.transfer.targets import Target
+from sidecar.wire import RANKS
 
 from .plan import Meeting, NoMeetingError, Plan, Question, member
 from .ports import Ports
-
-
-class _Rank(msgspec.Struct):
-    engine_id: str
-
-
-_ranks = msgspec.json.Decoder(dict[str, _Rank])
 
 
 class Mooncake(Plan):
@@ -66,7 +60,7 @@ class Mooncake(Plan):
 
     def _engine_id(self, meeting: Meeting) -> str:
         try:
-            ranks = _ranks.decode(meeting.told)
+            ranks = RANKS.decode(meeting.told)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoMeetingError("A bootstrap server told no engines.") from error
         found = ranks.get(str(self._ports.rank_of(meeting.target)))

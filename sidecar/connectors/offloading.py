@@ -15,17 +15,10 @@ from sidecar import bodies
 from sidecar.transfer import params
 from sidecar.transfer.redaction import NAME
 from sidecar.transfer.targets import Target
+from sidecar.wire import Peer
 
 from .plan import Meeting, Plan, member, thinks
 from .ports import Ports
-
-
-class _Peer(msgspec.Struct, forbid_unknown_fields=True):
-    """Where an engine fetches, and by which name."""
-
-    kv_request_id: str
-    remote_host: str
-    remote_port: int
 
 
 class Offloading(Plan):
@@ -60,8 +53,8 @@ class Offloading(Plan):
         ask = {"remote_kv_source": self._peer(source.leg, source.target)}
         return bodies.with_members(body, member(NAME, ask))
 
-    def _peer(self, leg: str, at: Target) -> _Peer:
-        return _Peer(leg, at.host, self._ports.p2p + self._ports.rank_of(at))
+    def _peer(self, leg: str, at: Target) -> Peer:
+        return Peer(leg, at.host, self._ports.p2p + self._ports.rank_of(at))
 
     def leg_error(self, body: bytes) -> str | None:
         return params.leg_error(body, _ask_error)
@@ -82,7 +75,7 @@ def _ask_error(given: object) -> str | None:
 def _is_peer(given: object) -> bool:
     """Whether this names a source, or none."""
     try:
-        peer = msgspec.convert(given, _Peer | None)
+        peer = msgspec.convert(given, Peer | None)
     except msgspec.ValidationError:
         return False
     return peer is None or bool(peer.kv_request_id and peer.remote_host and peer.remote_port > 0)

@@ -5,11 +5,12 @@ nothing of it otherwise. `with_usage` asks in the client's place; `unasked` take
 the answer again.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from epp.bodies.spans import Body, NotAnObjectError
+from sidecar.wire import ASKING
 
 MEASURED = frozenset(
     {
@@ -42,15 +43,6 @@ _OFF = {None, b"null", b"false"}
 _ON = b'{"include_usage":true}'
 
 
-class _Wire(msgspec.Struct):
-    model: Any = None
-    stream: Any = None
-    stream_options: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_WIRE = msgspec.json.Decoder(_Wire)
-
-
 class Asked(NamedTuple):
     """What a body says."""
 
@@ -67,7 +59,7 @@ _NOTHING = Asked()
 def asked(body: bytes) -> Asked:
     """What this body asks for: nothing, if it is no JSON object."""
     try:
-        wire = _WIRE.decode(body)
+        wire = ASKING.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _NOTHING
     model = wire.model if isinstance(wire.model, str) else None

@@ -3,7 +3,7 @@
 Two shells offer it: `sidecar.relay` on raw protocols, and `sidecar.reference` on aiohttp.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
@@ -146,8 +146,8 @@ class Answer(Protocol):
     @property
     def head(self) -> Head: ...
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises LegError when it breaks off."""
+    async def next(self) -> bytes:
+        """The next bytes of the body, empty at its end. Raises LegError when it breaks off."""
 
     async def pump(self, take: Take, chunk: TakeChunk) -> None:
         """Give the rest of the body to `take` as it comes, no faster than `take` allows.
@@ -270,7 +270,7 @@ def engine_at(url: str) -> Target:
 async def whole(answer: Answer, most: int, too_much: Exception, begun: bytes = b"") -> bytes:
     """The body to its end, after what was `begun`. Raises `too_much` beyond `most` bytes."""
     body = bytearray(begun)
-    async for piece in answer.pieces():
+    while piece := await answer.next():
         body += piece
         if len(body) > most:
             raise too_much

@@ -45,7 +45,7 @@ class Pumped:
 
     async def _told(self, answer: Answer) -> None:
         self._listener.begin(answer.head)
-        async for piece in answer.pieces():
+        while piece := await answer.next():
             if self._dropped:
                 return
             self._listener.piece(piece)

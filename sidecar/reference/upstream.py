@@ -1,7 +1,6 @@
 """Requests out, responses back: to the local engine, and to other sidecars of the pool."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import aiohttp
@@ -165,18 +164,14 @@ class AiohttpAnswer:
         self._closed.remove_done_callback(_read_error)
         self._closed.add_done_callback(_read_error)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                piece = await self._answer.content.readany()
-            except (aiohttp.ClientError, ConnectionError) as error:
-                raise LegError(ENGINE_LOST) from error
-            if not piece:
-                return
-            yield piece
+    async def next(self) -> bytes:
+        try:
+            return await self._answer.content.readany()
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise LegError(ENGINE_LOST) from error
 
     async def pump(self, take: Take, chunk: TakeChunk) -> None:
-        async for piece in self.pieces():
+        while piece := await self.next():
             wait = take(piece)
             if wait is not None:
                 await wait

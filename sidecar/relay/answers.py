@@ -79,6 +79,7 @@ class AnswerReader:
         "reusable",
         "seen",
     )
+    __deletable__ = ("_parser",)  # tells mypyc of `drop`
     _status: tuple[int, str]
     _shape: AnswerShape
 

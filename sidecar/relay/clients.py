@@ -131,7 +131,7 @@ class ClientConnection(Connection):
         begins = self._turn is None and not self._reader.begun
         at = 0
         while at < len(data):
-            end = at + max(SLICE, self._reader.left)
+            end = min(at + max(SLICE, self._reader.left), len(data))
             events = self._reader.feed(data[at:end] if at or end < len(data) else data)
             at = end
             if len(events) == 3 and events[2] is END and self._turn is None:

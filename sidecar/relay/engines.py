@@ -10,7 +10,7 @@ Rules
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from sidecar.http import headers
 from sidecar.http.client import Call, Head, Listener, Take, TakeChunk, Wait
@@ -68,15 +68,14 @@ class EngineAnswer:
                 raise self._error
             await self._wait()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        while True:
-            while self._pieces:
-                yield self._next()
+    async def next(self) -> bytes:
+        while not self._pieces:
             if self._error is not None:
                 raise self._error
             if self._over:
-                return
+                return b""
             await self._wait()
+        return self._next()
 
     async def pump(self, take: Take, chunk: TakeChunk) -> None:
         while self._pieces:

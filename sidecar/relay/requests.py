@@ -88,6 +88,7 @@ class RequestReader:
         "_template",
         "_values",
     )
+    __deletable__ = ("_parser",)  # tells mypyc of `drop`
     _method: str
     _shape: RequestShape
 

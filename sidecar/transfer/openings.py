@@ -11,9 +11,10 @@ in a stream or in JSON, and has then generated nothing.
 
 import re
 from enum import Enum, auto
-from typing import Any
 
 import msgspec
+
+from sidecar.wire import EVENT, Choice
 
 MAX_HELD = 64 << 10
 """Bytes that are held while undecided; a longer beginning is taken for good."""
@@ -41,18 +42,6 @@ class Verdict(Enum):
     GOOD = auto()
     ERROR_EVENT = auto()
     COLD = auto()
-
-
-class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    finish_reason: Any = None
-
-
-class _Event(msgspec.Struct):
-    error: Any = None
-    object: Any = None
-    type: Any = None
-    choices: list[_Choice] | None = None
 
 
 class Opening:
@@ -100,7 +89,7 @@ def _verdict(line: bytes) -> Verdict:
 def _said(text: bytes) -> Verdict:
     """What one JSON text of an answer says."""
     try:
-        event = msgspec.json.decode(text, type=_Event)
+        event = EVENT.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Verdict.GOOD
     if event.error is not None or event.object == "error" or event.type in _FAILING:
@@ -114,7 +103,7 @@ def _said(text: bytes) -> Verdict:
     return Verdict.GOOD
 
 
-def _says_nothing(choice: _Choice) -> bool:
+def _says_nothing(choice: Choice) -> bool:
     delta = choice.delta
     if delta is None or choice.finish_reason is not None:
         return False

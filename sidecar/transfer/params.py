@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
 
 import msgspec
 
 from epp.bodies.spans import Body, NotAnObjectError
 from epp.bodies.usage import ResponseWatch, of_prompt
 from epp.errors import BadRequest, EppError
+from sidecar.wire import FINISHED, PARAMS, PREFILLED, Prefilled
 
 from .redaction import BOOTSTRAP, IN_REQUEST_NAMES, MEDIA_NAME, NAME, JsonFilter, may_name
 
@@ -158,32 +158,6 @@ class PrefillAnswer:
     """Prompt tokens that the prefill engine had cached; the decode engine's own count misleads."""
 
 
-class _Params(msgspec.Struct):
-    do_remote_prefill: bool
-    do_remote_decode: bool
-    remote_block_ids: list[list[int] | int]
-    """Empty is legal: all is cached at the decode engine, which still has to be called."""
-    remote_engine_id: str
-    remote_request_id: str
-    remote_host: str
-    remote_port: int
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class _Told(msgspec.Struct):
-    kv_transfer_params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    choices: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    usage: Any = None
-
-
-_answers = msgspec.json.Decoder(_Told)
-_params = msgspec.json.Decoder(_Params)
-_choices = msgspec.json.Decoder(list[_Choice])
-
-
 def read_answer(body: bytes) -> PrefillAnswer:
     """Read the body of a prefill leg's 200. Whatever is wrong with it, the answer is a value."""
     told = _told(body)
@@ -200,9 +174,9 @@ def read_bare(body: bytes) -> PrefillAnswer:
     return PrefillAnswer(missing=_NOT_JSON) if told is None else _about(body, told)
 
 
-def _told(body: bytes) -> _Told | None:
+def _told(body: bytes) -> Prefilled | None:
     try:
-        return _answers.decode(body)
+        return PREFILLED.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -215,7 +189,7 @@ def _object(body: bytes) -> Body | None:
 
 
 def _about(
-    body: bytes, told: _Told, transfer: "Transfer | None" = None, missing: str = ""
+    body: bytes, told: Prefilled, transfer: "Transfer | None" = None, missing: str = ""
 ) -> PrefillAnswer:
     """What an answer says of its prompt, as far as it can be read."""
     if isinstance(told.usage, dict):
@@ -236,7 +210,7 @@ def _about(
 
 def _finish_reason(text: msgspec.Raw | msgspec.UnsetType) -> str | None:
     try:
-        choices = [] if text is msgspec.UNSET else _choices.decode(text)
+        choices = [] if text is msgspec.UNSET else FINISHED.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return choices[0].finish_reason if choices else None
@@ -256,7 +230,7 @@ def _transfer(text: bytes | None) -> tuple[Transfer | None, str]:
     if text is None or text == b"null":
         return None, "no-params"
     try:
-        found = _params.decode(text)
+        found = PARAMS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None, "incomplete-params"
     names = (found.remote_engine_id, found.remote_request_id, found.remote_host)

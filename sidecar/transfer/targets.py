@@ -74,11 +74,12 @@ def _target(item: str) -> Target | None:
     return Target(host, port) if host and 1 <= port <= 65535 else None
 
 
-def _address(v6: str | None, host: str) -> str | None:
+def _address(v6: str | None, host: str | None) -> str | None:
     """One spelling of the host. Numbers that only a resolver takes for an address are refused."""
     try:
         if v6 is not None:
             return str(IPv6Address(v6))
+        assert host is not None  # one of the two stands in every item
         if _NUMERIC.fullmatch(host.rstrip(".").rpartition(".")[2] or "0"):
             return str(IPv4Address(host))
     except ValueError:

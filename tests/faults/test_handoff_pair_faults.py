@@ -10,7 +10,7 @@ import pytest
 
 from epp.sim.answers import models_body
 from epp.sim.serving.server import VERSION
-from sidecar.http.client import Call
+from sidecar.http.client import Call, Head
 from sidecar.trust.pairs import KEPT_S, UNKNOWN_S, Pairs
 from tests.fakes.handoffs import A, B, C
 from tests.fakes.split_pool import prompt, split_pool, text_of
@@ -107,14 +107,14 @@ class Pages:
 
 
 class _Page:
-    class head:  # noqa: N801 - as an answer has it
-        status = 200
+    head = Head(200, "OK")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    async def pieces(self) -> Any:
-        yield self.body
+    async def next(self) -> bytes:
+        body, self.body = self.body, b""
+        return body
 
     def close(self) -> None:
         pass

@@ -102,7 +102,7 @@ async def test_D27_a_spare_connection_in_plain_text_carries_no_leg(tmp_path: Pat
         target = Target("127.0.0.1", engine.port)
         call = Call("GET", "/query", [(b"host", b"x")], None)
         asked = await upstream.send_to(target, call, plain=True)
-        async for _ in asked.pieces():
+        while await asked.next():
             pass
         asked.close()
         with pytest.raises(LegError):

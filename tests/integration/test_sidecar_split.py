@@ -254,7 +254,7 @@ async def test_a_failure_of_our_own_falls_back_to_the_local_engine(
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("sidecar.transfer.prefilling.call_at", broken)
+    monkeypatch.setattr("epp.seals._keyed", broken)  # the prefill leg's key
     async with split_pool(tmp_path) as pool:
         assert (await pool.post(ask(COMPLETIONS, 50, False)))[0] == 200
         await pool.decode.counted({("whole", "failed"): 1})

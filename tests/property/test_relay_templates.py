@@ -1,18 +1,18 @@
 """A head that is read by a template is one that the parser reads, and reads alike."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import httptools
 import pytest
 
 from sidecar.http.client import Head
 from sidecar.http.incoming import Incoming
 from sidecar.proxy import Limits
-from sidecar.relay import answers, requests, templates
+from sidecar.relay import templates
 from sidecar.relay.answers import AnswerReader
 from sidecar.relay.requests import RequestReader
-from sidecar.relay.templates import Template
 
 ROUNDS = 1500
 LIMITS = Limits(max_header_bytes=512, max_headers=8)
@@ -31,18 +31,40 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Taken:
-    """How many heads templates took."""
+    """How many messages were read without the parser, which a template does only."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heads = 0
-        read = Template.read
+        self._parsed = 0
+        for name in ("HttpRequestParser", "HttpResponseParser"):
+            monkeypatch.setattr(httptools, name, self._counting(getattr(httptools, name)))
 
-        def counted(template: Template, data: bytes, most: int) -> object:
-            found = read(template, data, most)
-            self.heads += found is not None
-            return found
+    def feed(self, reader: RequestReader | AnswerReader, data: bytes) -> list[Any]:
+        before = self._parsed
+        events: list[Any] = list(reader.feed(data))
+        self.heads += bool(events) and self._parsed == before
+        return events
 
-        monkeypatch.setattr(Template, "read", counted)
+    def _counting(self, kind: Callable[[object], Any]) -> Callable[[object], Any]:
+        taken = self
+
+        class Counting:
+            def __init__(self, protocol: object) -> None:
+                self._parser = kind(protocol)
+
+            def feed_data(self, data: bytes) -> None:
+                taken._parsed += 1
+                self._parser.feed_data(data)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._parser, name)
+
+        return Counting
+
+
+def parsed(reader: RequestReader | AnswerReader, data: bytes) -> list[object]:
+    """What the parser reads: a head that comes in two pieces is no template's."""
+    return [*reader.feed(data[:1]), *reader.feed(data[1:])]
 
 
 def told(events: Iterable[object]) -> list[object]:
@@ -123,10 +145,9 @@ def test_repeated_requests_are_read_as_the_parser_reads_them(
         names = some_names(rng)
         pieces = [a_message(rng, a_start(rng), names) for _ in range(6)]
         mine, plain = RequestReader(LIMITS), RequestReader(LIMITS)
-        with monkeypatch.context() as without:
-            without.setattr(requests, "template_of", lambda *_: None)
-            expected = told(event for piece in pieces for event in plain.feed(piece))
-        assert told(event for piece in pieces for event in mine.feed(piece)) == expected, pieces
+        expected = told(event for piece in pieces for event in parsed(plain, piece))
+        events = told(event for piece in pieces for event in taken.feed(mine, piece))
+        assert events == expected, pieces
         assert mine.begun == plain.begun
     assert taken.heads > ROUNDS // 2
 
@@ -145,10 +166,8 @@ def test_repeated_answers_are_read_as_the_parser_reads_them(
             method = rng.choice(("POST",) * 9 + ("HEAD",))
             mine.begin(method)
             plain.begin(method)
-            with monkeypatch.context() as without:
-                without.setattr(answers, "template_of", lambda *_: None)
-                expected = told(plain.feed(piece))
-            assert told(mine.feed(piece)) == expected, piece
+            expected = told(parsed(plain, piece))
+            assert told(taken.feed(mine, piece)) == expected, piece
             seen: list[tuple[Any, ...]] = [
                 (reader.over, reader.seen, reader.headed, reader.reusable)
                 for reader in (mine, plain)
@@ -175,7 +194,7 @@ def test_a_pattern_is_made_only_of_heads_that_come_often(monkeypatch: pytest.Mon
     taken = Taken(monkeypatch)
     reader = RequestReader(LIMITS)
     for n in range(5):
-        reader.feed(b"GET /%d HTTP/1.1\r\nHost: x%d\r\nx-often: 1\r\n\r\n" % (n, n))
+        taken.feed(reader, b"GET /%d HTTP/1.1\r\nHost: x%d\r\nx-often: 1\r\n\r\n" % (n, n))
     assert taken.heads == 2
 
 
@@ -185,7 +204,8 @@ def test_many_or_long_names_make_no_template(monkeypatch: pytest.MonkeyPatch) ->
     for names in ([b"x%d" % n for n in range(60)], [b"x" * 2000]):
         lines = b"".join(name + b": 1\r\n" for name in names)
         for _ in range(3):
-            assert len(reader.feed(b"GET / HTTP/1.1\r\nHost: x\r\n%b\r\n" % lines)) == 2
+            head = b"GET / HTTP/1.1\r\nHost: x\r\n%b\r\n" % lines
+            assert len(taken.feed(reader, head)) == 2
     assert taken.heads == 0
 
 
@@ -194,5 +214,5 @@ def test_a_head_longer_than_a_field_may_be_is_the_parsers(monkeypatch: pytest.Mo
     reader = RequestReader(LIMITS)
     for size in (10, 200, 400, 200):
         head = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: %b\r\nX-B: %b\r\n\r\n"
-        assert len(reader.feed(head % (b"a" * size, b"b" * size))) == 2
+        assert len(taken.feed(reader, head % (b"a" * size, b"b" * size))) == 2
     assert taken.heads == 2

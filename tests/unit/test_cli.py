@@ -56,7 +56,10 @@ def unused_ports() -> dict[str, str]:
 def test_the_version_is_that_of_the_distribution(epp: Epp) -> None:
     assert epp("--version").stdout == epp("version").stdout
     assert epp("version").stdout.strip() == version("gie-epp")
-    assert json.loads(epp("version", "--json").stdout) == {"version": version("gie-epp")}
+    assert json.loads(epp("version", "--json").stdout) == {
+        "version": version("gie-epp"),
+        "compiled": False,
+    }
 
 
 def test_every_setting_of_serve_has_a_flag_with_its_description(epp: Epp) -> None:

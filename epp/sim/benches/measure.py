@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sidecar.built import is_compiled
+
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` (0 to 1) of the values do not exceed.
@@ -42,9 +44,11 @@ def intervals(arrivals: Sequence[float]) -> list[float]:
 
 
 def interpreter() -> str:
-    """The Python that runs this: figures hang on its version and on who built it."""
+    """The Python that runs this, for figures hang on its version and on who built it; and whether
+    it runs a compiled sidecar."""
     where = Path(sys.executable).resolve()
-    return f"{platform.python_implementation()} {platform.python_version()} at {where}"
+    named = f"{platform.python_implementation()} {platform.python_version()} at {where}"
+    return f"{named}, the sidecar compiled" if is_compiled() else named
 
 
 def cpu_s(pid: int, proc: Path = Path("/proc")) -> float:
