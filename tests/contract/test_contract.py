@@ -1,5 +1,6 @@
 """The contract notices each breach: plugins that are right but for one thing."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -43,9 +44,24 @@ def _looks_much(_: Request, pool: Candidates) -> list[float]:
 
 
 def test_a_good_scorer_filter_and_picker_pass() -> None:
-    contract.check(lambda: Scorer(lambda _, pool: np.full(len(pool), 0.5)))
-    contract.check(lambda: Filter(lambda _, pool: [True] * len(pool)))
-    contract.check(lambda: Picker(lambda totals, _: [totals.index(max(totals))]))
+    asked = Counter[str]()
+
+    def score(_: Request, pool: Candidates) -> Any:
+        asked["scorer"] += 1
+        return np.full(len(pool), 0.5)
+
+    def keep(_: Request, pool: Candidates) -> Any:
+        asked["filter"] += 1
+        return [True] * len(pool)
+
+    def pick(totals: Sequence[float], _: Random) -> Any:
+        asked["picker"] += 1
+        return [totals.index(max(totals))]
+
+    for make in (lambda: Scorer(score), lambda: Filter(keep), lambda: Picker(pick)):
+        contract.check(make)
+    assert asked.keys() == {"scorer", "filter", "picker"}
+    assert min(asked.values()) >= contract.CASES
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,20 @@ def p99(seconds: list[float]) -> float:
     return sorted(seconds)[int(0.99 * (len(seconds) - 1))]
 
 
-async def outages(directory: Path, *, rounds: int, phase_s: float) -> None:
-    """Kill Redis and start it again so many times, under load."""
+@pytest.mark.parametrize(
+    ("rounds", "phase_s"),
+    [
+        pytest.param(1, 4.0, id="once"),
+        pytest.param(8, 15.0, id="again-and-again", marks=pytest.mark.long),
+    ],
+)
+async def test_a_redis_that_dies_costs_no_answer_no_time_and_no_lasting_reuse(
+    rounds: int, phase_s: float, tmp_path: Path
+) -> None:
+    """It is killed and started again so many times, under load."""
     calm: list[Turn] = []
     alone: list[Turn] = []
-    async with replicated_fleet(directory, engines=ENGINES, engine_flags=ENGINE_FLAGS) as fleet:
+    async with replicated_fleet(tmp_path, engines=ENGINES, engine_flags=ENGINE_FLAGS) as fleet:
         talks = Talks(fleet, Random(7))
         async with asyncio.TaskGroup() as group:
             group.create_task(talks.run())
@@ -128,12 +137,3 @@ async def outages(directory: Path, *, rounds: int, phase_s: float) -> None:
     assert reuse(calm) > 0.5
     usual = p99([turn.added_s for turn in calm])
     assert p99([turn.added_s for turn in alone]) <= 1.2 * usual + scaled(0.02)
-
-
-async def test_a_killed_redis_costs_no_answer_no_time_and_no_lasting_reuse(tmp_path: Path) -> None:
-    await outages(tmp_path, rounds=1, phase_s=4.0)
-
-
-@pytest.mark.long
-async def test_a_redis_that_dies_again_and_again_costs_none_either(tmp_path: Path) -> None:
-    await outages(tmp_path, rounds=8, phase_s=15.0)

@@ -81,6 +81,7 @@ async def test_C26_who_reads_late_takes_no_replaced_writer_for_the_present_one(
         await until(chain.precise)
         for task in both:
             task.cancel()
+    assert chain.state.counts["feed-fenced"] == 0
     await chain.reader.close()
     await chain.writer.close()
 
@@ -390,3 +391,4 @@ async def test_E13_a_key_of_another_type_is_an_error_that_heals(server: RedisSer
         await until(lambda: bool(chain.failures) and chain.reader.counts["errors"] > 0)
         server.command("DEL", log_key(POOL))
         await until(chain.precise)
+        assert chain.reader.connected

@@ -61,6 +61,7 @@ async def test_E04_a_clusters_slots_are_found_and_a_failover_is_followed(nodes: 
             await until(lambda: bool(chain.failures) and not chain.reader.connected, 10)
             chain.held = (*KEYS, 5)
             await until(chain.precise, 30)
+            assert nodes.owner(layout.log_key(POOL)) is not owner
         finally:
             owner.start()
 
@@ -102,6 +103,7 @@ async def test_E05_a_sentinel_that_is_away_is_passed_over(group: Watched) -> Non
     group.sentinels[0].kill()
     async with running_chain(chain_by(read_access(group.url))) as chain:
         await until(chain.precise)
+        assert chain.reader.connected
 
 
 async def test_E06_odd_passwords_work_and_never_show() -> None:
@@ -132,6 +134,7 @@ async def test_E06_a_password_that_changes_under_way_is_read_again(tmp_path: Pat
             file.write_text("second\n")
             chain.held = (*KEYS, 5)
             await until(chain.precise)
+            assert chain.reader.counts["reconnects"] >= 1
 
 
 async def test_E06_a_password_file_that_is_gone_is_a_store_error(tmp_path: Path) -> None:

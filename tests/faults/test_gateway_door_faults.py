@@ -187,14 +187,14 @@ async def pace(
     return Pace(quantile(lags, 0.5), longest_gap(came) - longest_gap(sent))
 
 
-async def keeps_pace(
+async def paces(
     tmp_path: Path, shipped: Shipped, *, streams: int, events: int, pause_s: float
-) -> None:
-    """A busy machine gets three tries: both ends and the picker share this process."""
+) -> list[Pace]:
+    """Of up to three tries, for a busy machine: both ends and the picker share this process."""
     tries: list[Pace] = []
     while not tries or (len(tries) < 3 and not tries[-1].kept):
         tries.append(await pace(tmp_path, shipped, streams=streams, events=events, pause_s=pause_s))
-    assert tries[-1].kept, tries
+    return tries
 
 
 def longest_gap(streams: list[list[float]]) -> float:
@@ -206,7 +206,8 @@ def longest_gap(streams: list[list[float]]) -> float:
 async def test_A30_events_pass_when_they_come(tmp_path: Path, shipped: Shipped) -> None:
     """Protected by the response body modes in sim/gateway/modes and by `Answer.body`, which answers
     each piece at once; red when a body is collected instead."""
-    await keeps_pace(tmp_path, shipped, streams=60, events=10, pause_s=0.1)
+    tries = await paces(tmp_path, shipped, streams=60, events=10, pause_s=0.1)
+    assert tries[-1].kept, tries
 
 
 @pytest.mark.long
@@ -216,7 +217,8 @@ async def test_A30_events_of_200_streams_pass_when_they_come(
 ) -> None:
     """As above, with the streams of the field report; at a pace that one process can serve, which
     is both ends and the picker."""
-    await keeps_pace(tmp_path, shipped, streams=200, events=20, pause_s=0.4)
+    tries = await paces(tmp_path, shipped, streams=200, events=20, pause_s=0.4)
+    assert tries[-1].kept, tries
 
 
 FORBIDDEN = (

@@ -437,6 +437,7 @@ async def test_D08_a_client_that_leaves_in_mid_answer_ends_it(tmp_path: Path) ->
         await until(lambda: not engine.running)
         await pool.settle()
         await pool.decode.ended("client-gone")
+        assert engine.counters.generation_tokens < 400, "it ran to its end"
 
 
 async def test_D08_a_decode_engine_that_refuses_shows_as_stranded(tmp_path: Path) -> None:

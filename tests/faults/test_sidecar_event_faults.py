@@ -64,6 +64,7 @@ async def test_C01_a_cleared_cache_is_empty_for_every_reader(pod: Pod) -> None:
     await pod.knows(*range(1, 11))
     await pod.engine.send([CLEARED_MAP])
     await pod.knows()
+    assert pod.log.view.keys == set()
 
 
 async def test_C05_after_a_gap_nothing_is_credited_that_may_be_gone(pod: Pod) -> None:

@@ -144,7 +144,8 @@ async def test_a_version_that_is_always_too_old_is_got_over(status: int) -> None
             server.faults.codes.clear()
             server.store.oldest = server.store.version
             pods.add("a", "10.0.0.1")
-            await until(lambda: seen.addresses == ["10.0.0.1:8000"])
+            await until(lambda: seen.members)
+            assert seen.addresses == ["10.0.0.1:8000"]
 
 
 async def test_pages_make_one_list() -> None:
@@ -208,7 +209,8 @@ async def test_where_only_the_older_group_is_installed_it_counts() -> None:
         made = {"metadata": {"name": "urgent"}, "spec": {"priority": 7}}
         server.store.create(kind(server, OLD_OBJECTIVE), NAMESPACE, made)
         async with watched(server) as (_, seen):
-            await until(lambda: [one.spec.priority for one in seen.declared.objectives] == [7])
+            await until(lambda: seen.declared.objectives)
+            assert [one.spec.priority for one in seen.declared.objectives] == [7]
 
 
 async def test_a_token_that_is_renewed_is_read_again_when_it_is_refused(tmp_path: Path) -> None:
@@ -224,4 +226,5 @@ async def test_a_token_that_is_renewed_is_read_again_when_it_is_refused(tmp_path
             pods.add("a", "10.0.0.1")
             await until(lambda: "token is refused" in cluster.why_not)
             file.write_text("second\n")
-            await until(lambda: seen.addresses == ["10.0.0.1:8000"])
+            await until(lambda: seen.members)
+            assert seen.addresses == ["10.0.0.1:8000"]

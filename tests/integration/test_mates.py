@@ -77,6 +77,13 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def cut(line: asyncio.StreamReader) -> bool:
+    """Whether the other side ends it. TimeoutError when it does not in time."""
+    async with asyncio.timeout(scaled(5)):
+        await line.read()
+    return line.at_eof()
+
+
 def port_of(mate: Mate) -> int:
     assert isinstance(mate.ways, Hub)
     return mate.ways.server.port
@@ -181,9 +188,10 @@ async def test_a_line_that_says_nonsense_is_cut_and_counted(
 ) -> None:
     path = tmp_path / "s"
     async with hosted(path) as first:
-        _, up = await asyncio.open_unix_connection(str(path))
+        down, up = await asyncio.open_unix_connection(str(path))
         up.write(nonsense)
         await until(lambda: first.ways.counts["damaged"] == 1)
+        assert await cut(down)
         up.close()
 
 
@@ -194,8 +202,10 @@ async def test_no_more_lines_are_taken_than_there_can_be_workers(
     path = tmp_path / "s"
     async with hosted(path) as first, following(link(path)):
         await until(lambda: first.ways.counts["lines"] == 1)
-        _, up = await asyncio.open_unix_connection(str(path))
+        down, up = await asyncio.open_unix_connection(str(path))
         await until(lambda: first.ways.counts["full"] == 1)
+        assert await cut(down)
+        assert first.ways.counts["lines"] == 1
         up.close()
 
 

@@ -226,6 +226,7 @@ async def test_nothing_is_left_of_engines_that_came_and_went(
             )
             await ask(engine, PROMPT)
             await one.knows(engine, PROMPT)
+            assert one.plain.held == {"written": 1, "waiting": 0, "left-out": 0}
 
 
 def files() -> int:

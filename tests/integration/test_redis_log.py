@@ -146,6 +146,7 @@ async def test_a_hole_behind_the_cursor_is_found_when_the_line_comes_back(
         server.command("XADD", log_key(POOL), "*", "e", "x", "r", "later")
         await until(lambda: reader.counts["holes"] == 1)
         reading.cancel()
+    assert (reader.counts["reconnects"], reader.counts["restarts"]) == (1, 0)
     await reader.close()
 
 

@@ -110,8 +110,9 @@ async def test_a_configuration_is_followed_by_a_running_picker(
         _write(config, CONFIG + "plugins: [{type: queue-scorer}]\n")
         await _metric(url, taken, 1.0)
         _write(config, CONFIG + "plugins: [{type: no-such-scorer}]\n")
-        await _metric(url, refused, 1.0)
-        await _metric(url, "epp_config_current", 0.0)
+        page = await _metric(url, refused, 1.0)
+        assert "epp_config_current 0.0" in page
+        assert f"{taken} 1.0" in page
 
 
 OBJECTIVE = "{apiVersion: llm-d.ai/v1alpha2, kind: InferenceObjective, metadata: {name: gold}}"
@@ -130,8 +131,9 @@ async def test_a_file_of_objectives_is_followed(endpoints: str, tmp_path: Path) 
         _write(objectives, OBJECTIVE.replace("gold", "silver"))
         await _metric(url, taken, 1.0)
         _write(objectives, OBJECTIVE.replace("kind", "king"))
-        await _metric(url, refused, 1.0)
-        await _metric(url, "epp_objectives_current", 0.0)
+        page = await _metric(url, refused, 1.0)
+        assert "epp_objectives_current 0.0" in page
+        assert f"{taken} 1.0" in page
 
 
 async def refused(*arguments: str) -> str:
@@ -168,12 +170,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-async def _metric(url: str, name: str, value: float) -> None:
-    """Wait until the page says so."""
+async def _metric(url: str, name: str, value: float) -> list[str]:
+    """Wait until the page says so; its lines then."""
     async with asyncio.timeout(scaled(15.0)), aiohttp.ClientSession() as session:
         while True:
             async with session.get(url) as answer:
-                page = await answer.text()
-            if f"{name} {value}" in page.splitlines():
-                return
+                page = (await answer.text()).splitlines()
+            if f"{name} {value}" in page:
+                return page
             await asyncio.sleep(0.05)

@@ -21,6 +21,7 @@ from tests.fakes.split_pool import (
     CHAT,
     COMPLETIONS,
     SplitPool,
+    Station,
     prompt,
     split_pool,
     text_of,
@@ -90,6 +91,11 @@ async def test_a_split_works_in_every_api(connector: Connector, tmp_path: Path) 
         await pool.decode.counted({("answered", "split"): 6})
 
 
+def in_use(station: Station) -> bool:
+    """Whether its engine keeps blocks for anybody."""
+    return bool(station.sim.driver.engine.running) or len(station.pins) > 0
+
+
 def computed_by(pool: SplitPool, station: int) -> int:
     """Prompt tokens that an engine computed itself."""
     return pool.stations[station].sim.driver.engine.counters.computed_prompt_tokens
@@ -142,6 +148,8 @@ async def test_a_client_that_leaves_while_engines_meet_leaves_no_block_behind(
             await until(lambda: pool.prefill.bodies and pool.decode.bodies)
             leaving.cancel()
         await pool.decode.ended("client-gone")
+        await until(lambda: not any(map(in_use, pool.stations)))
+        assert [len(station.pins) for station in pool.stations] == [0, 0]
 
 
 async def test_a_restarted_prefill_engine_is_met_under_its_new_name(tmp_path: Path) -> None:

@@ -222,6 +222,11 @@ async def test_a_status_other_than_200_is_not_ready() -> None:
         await until(lambda: watch.ready)
         pages["/health"] = (503, b"")
         await until(lambda: not watch.ready)
+        pages["/health"] = (200, b"")
+        await until(lambda: watch.ready)
+        pages["/health"] = (204, b"")
+        await until(lambda: not watch.ready)
+        assert not watch.ready
 
 
 async def test_an_engine_that_hangs_up_on_idle_connections_is_not_dialled_in_a_loop() -> None:

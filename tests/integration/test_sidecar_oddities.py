@@ -41,6 +41,8 @@ async def test_a_flood_of_pipelined_requests_is_served_within_bounds() -> None:
             while got.count(b"HTTP/1.1 200 OK") < 2000:
                 got += await reader.read(1 << 16)
         writer.close()
+    assert got.count(b"HTTP/1.1 200 OK") == len(upstream.received) == 2000
+    assert upstream.connections == 1, "one after the other"
 
 
 async def test_a_client_that_waits_for_100_continue_gets_it_even_from_an_engine_that_has_none() -> (

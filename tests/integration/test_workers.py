@@ -152,6 +152,8 @@ async def test_no_worker_outlives_its_host(tmp_path: Path) -> None:
             return not any(map(alive, mine))
 
         await until(all_gone, 20)
+    assert len(mine) == 2
+    assert not [pid for pid in mine if alive(pid)]
 
 
 async def test_a_port_that_somebody_has_is_refused(tmp_path: Path) -> None:

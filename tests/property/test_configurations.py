@@ -19,7 +19,7 @@ from epp.request.plan.resolve import resolve
 
 SAMPLES = Path(__file__).parents[1] / "data" / "picker_configs"
 TEXTS = [path.read_bytes() for path in sorted(SAMPLES.glob("*.yaml"))]
-PLACE = re.compile(r"f:[1-9]\d*:[1-9]\d*")
+LOADS_OR_PLACE = re.compile(r"loads|f:[1-9]\d*:[1-9]\d*")
 ALPHA = Options(allow_experimental=True)
 
 TYPES = sorted(
@@ -100,7 +100,6 @@ def outcome(text: bytes) -> str:
         report.text(plan)
         json.dumps(report.document(plan), allow_nan=False)
         return "loads"
-    assert PLACE.fullmatch(fault.where), str(fault)
     assert len(str(fault)) < 10_000
     return fault.where
 
@@ -113,7 +112,8 @@ def harmless(value: Any) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(documents)
 def test_any_document_of_known_words_loads_or_has_a_place(document: dict[str, Any]) -> None:
-    outcome(yaml.safe_dump(harmless(document), allow_unicode=True).encode())
+    text = yaml.safe_dump(harmless(document), allow_unicode=True).encode()
+    assert LOADS_OR_PLACE.fullmatch(outcome(text))
 
 
 @settings(max_examples=300, deadline=None)
@@ -122,7 +122,7 @@ def test_any_damage_to_a_sample_loads_or_has_a_place(
     text: bytes, at: int, gone: int, put: bytes
 ) -> None:
     at %= len(text) + 1
-    outcome(text[:at] + put + text[at + gone :])
+    assert LOADS_OR_PLACE.fullmatch(outcome(text[:at] + put + text[at + gone :]))
 
 
 @settings(max_examples=300, deadline=None)
@@ -137,7 +137,7 @@ def test_any_damage_to_a_sample_loads_or_has_a_place(
 @example(b"a: 1e999999\nb: " + b"9" * 5000)
 @example(b"a: &x [1]\n" + b"".join(b"b%d: [*x, *x, *x]\n" % n for n in range(200)))
 def test_any_text_at_all_loads_or_has_a_place(text: bytes) -> None:
-    outcome(text)
+    assert LOADS_OR_PLACE.fullmatch(outcome(text))
 
 
 def test_samples_load() -> None:

@@ -81,6 +81,7 @@ async def test_a_prefill_engine_killed_before_the_handshake_costs_a_recompute(
     async with prefill_back(real), staged(real, tmp_path) as stage:
         stage.between = lambda: kill(real)
         await answered_without_a_pull(stage, asks[0], texts[0], "pull-status")
+        assert await stage.handoffs() == {("answered", "pull-status"): 1}
 
 
 async def test_a_prefill_engine_that_restarts_between_the_legs_is_not_mistaken_for_its_old_self(

@@ -210,28 +210,6 @@ async def run(trial: Trial, requests: int, *, restart: bool) -> None:
         await trial.prompt("restarted")
 
 
-def check(samples: list[Sample], requests: int) -> None:
-    counted = Counter(sample.kind for sample in samples)
-    assert len(samples) >= requests * 0.95
-    assert counted["turn"] >= requests * 0.3
-    assert min(counted[kind] for kind in ("salted", "split", "evicted", "restarted")) >= (
-        requests // 10 // 2 * 2
-    )
-    off = [abs(sample.predicted[OWN_BLOCK_TOKENS] - sample.actual) for sample in samples]
-    near = sum(one < max(OWN_BLOCK_TOKENS, ENGINE) for one in off)
-    exact = sum(sample.predicted[ENGINE] == sample.actual for sample in samples)
-    wrong = [sample for sample in samples if sample.predicted[ENGINE] != sample.actual]
-    zero = sum(sample.actual < max(OWN_BLOCK_TOKENS, ENGINE) for sample in samples)
-    tokens = sum(sample.tokens for sample in samples)
-    errors = sum(abs(s.predicted[ENGINE] - s.actual) for s in samples)
-    print(f"{len(samples)} requests {dict(counted)}: {near} near, {exact} exact, {zero} near zero")
-    print(f"mean error {errors / tokens:.4%} of {tokens} tokens; wrong: {wrong[:5]}")
-    assert near >= 0.99 * len(samples), wrong
-    assert exact >= 0.99 * len(samples), wrong
-    assert errors <= 0.01 * tokens
-    assert zero <= 0.4 * len(samples), "a constant 0 would be right too often"
-
-
 def trial_of(real: Real) -> Trial:
     ports = real.fleet.settings.ports.kv_replays
     return Trial(
@@ -252,17 +230,33 @@ def _is_installed() -> bool:
 @pytest.mark.long
 @pytest.mark.skipif(not _is_installed(), reason="needs real engines: make setup-vllm")
 @pytest.mark.asyncio(loop_scope="session")
-async def test_sixty_requests_reuse_what_the_events_say(real: Real) -> None:
+@pytest.mark.parametrize(
+    ("requests", "restart"),
+    [
+        pytest.param(SHORT, False, id="sixty"),
+        pytest.param(WHOLE, True, id="four-hundred", marks=pytest.mark.timeout(1800)),
+    ],
+)
+async def test_requests_reuse_what_the_events_say(requests: int, restart: bool, real: Real) -> None:
     trial = trial_of(real)
-    await run(trial, SHORT, restart=False)
-    check(trial.samples, SHORT)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(not _is_installed(), reason="needs real engines: make setup-vllm")
-@pytest.mark.asyncio(loop_scope="session")
-async def test_four_hundred_requests_reuse_what_the_events_say(real: Real) -> None:
-    trial = trial_of(real)
-    await run(trial, WHOLE, restart=True)
-    check(trial.samples, WHOLE)
+    await run(trial, requests, restart=restart)
+    samples = trial.samples
+    counted = Counter(sample.kind for sample in samples)
+    assert len(samples) >= requests * 0.95
+    assert counted["turn"] >= requests * 0.3
+    assert min(counted[kind] for kind in ("salted", "split", "evicted", "restarted")) >= (
+        requests // 10 // 2 * 2
+    )
+    off = [abs(sample.predicted[OWN_BLOCK_TOKENS] - sample.actual) for sample in samples]
+    near = sum(one < max(OWN_BLOCK_TOKENS, ENGINE) for one in off)
+    exact = sum(sample.predicted[ENGINE] == sample.actual for sample in samples)
+    wrong = [sample for sample in samples if sample.predicted[ENGINE] != sample.actual]
+    zero = sum(sample.actual < max(OWN_BLOCK_TOKENS, ENGINE) for sample in samples)
+    tokens = sum(sample.tokens for sample in samples)
+    errors = sum(abs(s.predicted[ENGINE] - s.actual) for s in samples)
+    print(f"{len(samples)} requests {dict(counted)}: {near} near, {exact} exact, {zero} near zero")
+    print(f"mean error {errors / tokens:.4%} of {tokens} tokens; wrong: {wrong[:5]}")
+    assert near >= 0.99 * len(samples), wrong
+    assert exact >= 0.99 * len(samples), wrong
+    assert errors <= 0.01 * tokens
+    assert zero <= 0.4 * len(samples), "a constant 0 would be right too often"

@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epp.request.apis.rewrite import with_model
@@ -25,6 +25,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 KEYS = st.sampled_from(['"a"', '"modeL"', '"model "', '"prompt"', '"\\ud83d"', '"\\\\model"'])
+MEMBER = b'{"model":"a"'
 GAPS = st.sampled_from(["", " ", "\n\t", "\r\n  "])
 
 
@@ -71,9 +72,11 @@ def test_what_is_not_a_json_object_with_a_model_is_left_alone(body: bytes) -> No
     assert with_model(body, "new") is None
 
 
-@given(st.binary(max_size=80), NAMES)
+@given(st.binary(max_size=80) | st.binary(max_size=9).map(MEMBER.__add__), NAMES)
+@example(MEMBER + b"}", "b")
 def test_any_bytes_are_edited_or_left_alone(body: bytes, name: str) -> None:
-    with_model(body, name)
+    edited = with_model(body, name)
+    assert edited is None or json.loads(edited)["model"] == name.encode("utf-8", "replace").decode()
 
 
 @given(st.data(), NAMES)

@@ -528,11 +528,15 @@ def test_charges_are_bounded() -> None:
 
 
 def test_progress_of_unknown_requests_is_harmless(state: PoolState) -> None:
+    chosen = pick(state, A, 0.0)
+    state.charge(chosen, request(), 0.0)
+    charged = pick(state, A, 0.0).load
     state.response_headers("x", 200, 0.0)
     state.first_byte("x", 0.0)
     state.reset("x", answered=True, now=0.0)
     state.reset("x", answered=False, now=0.0)
     state.finished("x", 0.0)
+    assert pick(state, A, 0.0).load == charged != chosen.load
 
 
 def test_blocks_show_only_where_events_are_believed(state: PoolState) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from epp import protocol
 from epp.bodies.usage import Usage
-from epp.errors import BadRequest, NoEndpoint
+from epp.errors import BadRequest, NoEndpoint, Saturated
 from epp.framework import Role
 from epp.request import shadow
 from epp.request.director import PickSettings
@@ -110,6 +110,9 @@ async def test_nothing_is_shed() -> None:
         desk.report([50, 50])
         desk.switch.switch("shadow")
         await desk.route(ask(), headers={OBJECTIVE: "batch"})
+        assert desk.witness.refusals == []
+        desk.switch.switch("normal")
+        assert isinstance(await desk.decide(ask(), headers={OBJECTIVE: "batch"}), Saturated)
 
 
 async def test_agreement_is_counted_apart_from_whom_a_gateway_passed_over() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 
 import pytest
 
@@ -176,14 +177,19 @@ def test_the_largest_state_that_is_allowed_fits_a_record() -> None:
 def test_random_bytes_never_raise_anything_else() -> None:
     chance = random.Random(7)
     good = encode(record(blocks=BlockChange(stored=(1, 2, 3)), done=(Done(decision_id="d"),)))
+    said = Counter[str]()
     for _ in range(3_000):
         data = bytearray(good if chance.random() < 0.7 else chance.randbytes(60))
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         try:
-            parse(bytes(data[: chance.randrange(1, len(data) + 1)]))
-        except RecordError:
-            continue
+            read = parse(bytes(data[: chance.randrange(1, len(data) + 1)]))
+        except RecordError as error:
+            said[error.kind] += 1
+        else:
+            said["read"] += 1
+            assert parse(encode(read)) == read
+    assert said.keys() >= {"read", "damaged", "endpoint", "version"}
 
 
 def test_adapters_survive_the_wire_and_their_absence_too() -> None:
