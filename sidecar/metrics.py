@@ -44,7 +44,10 @@ class Metrics:
         self.pool_members = declared.gauge(
             "pool_members", "Members in the endpoints file: who may prefill for us."
         )
-        self.connections = declared.gauge("connections", "Connections of clients at present.")
+        self.connections = declared.gauge(
+            "connections", "Connections of clients at present; of our own relay also those whose "
+            "TLS handshake is not over.",
+        )  # fmt: skip
         self.connections_refused = declared.gauge(
             "connections_refused", "Connections of clients that were closed at once, for there "
             "were as many as may be.",

@@ -89,7 +89,7 @@ class Relay(Protocol):
 
     @property
     def connections(self) -> int:
-        """Connections of clients at present."""
+        """Connections of clients at present, also those whose TLS handshake is not over."""
 
     @property
     def refused(self) -> int:
@@ -131,7 +131,9 @@ class Limits:
     max_headers: int = 128
     max_in_flight: int = 4096
     max_connections: int = 16_384
-    """Connections of clients, idle ones too. Our own relay keeps to it."""
+    """Connections of clients, idle ones and TLS handshakes too. Our own relay keeps to it."""
+    handshake_timeout_s: float = 10.0
+    """How long a client may take for its TLS handshake. Our own relay keeps to it."""
     head_timeout_s: float = 60.0
     """How long a client may take for the head of a request that it has begun, or for its first."""
     client_keepalive_s: float = 3630.0

@@ -168,7 +168,8 @@ class SidecarSettings(TlsSettings):
     relay: Kind = "own"
     """What moves the bytes: our own relay, or the one on aiohttp that it is compared with."""
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384
-    """Connections of clients, idle ones too; one more is closed at once. Our own relay's."""
+    """Connections of clients, idle ones and TLS handshakes too; one more is closed at once. Our own
+    relay's."""
     head_timeout_s: Seconds = 60.0
     """A client that takes longer for the head of a request is given up. Our own relay's."""
     total_timeout_s: Seconds = 86_400.0

@@ -196,7 +196,8 @@ def sidecar(
         RelayKind, typer.Option(help="What moves the bytes: our own, or the reference on aiohttp.")
     ] = "own",
     max_connections: Annotated[
-        int, typer.Option(help="Connections of clients, idle ones too; our own relay's.")
+        int,
+        typer.Option(help="Connections of clients, idle ones and handshakes too; our own relay's."),
     ] = 16_384,
     head_timeout: Annotated[
         float, typer.Option(help="Seconds that a client may take for a request's head.")

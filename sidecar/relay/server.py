@@ -12,6 +12,7 @@ from sidecar.proxy import Limits, Listen
 
 from .clients import ClientConnection
 from .connection import Outlet
+from .handshakes import BACKLOG, Door
 from .pool import Engines
 
 CLOSE_S = 2.0
@@ -29,6 +30,8 @@ class OwnRelay(Shell):
         self._engines = engines
         self._wall_s: Callable[[], float] = service.wall_s
         self._servers: list[asyncio.Server] = []
+        self._doors: list[Door] = []
+        self._entering: set[ClientConnection] = set()  # their handshake is not over
         self._open: set[ClientConnection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._date = b""
@@ -38,7 +41,7 @@ class OwnRelay(Shell):
 
     @property
     def connections(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._entering)
 
     @property
     def engine_connections(self) -> int:
@@ -63,21 +66,31 @@ class OwnRelay(Shell):
         return port
 
     async def _serve_on(self, port: int, *, on_leg_port: bool) -> int:
+        tls = self._listen.tls
         server = await self.loop.create_server(
             lambda: ClientConnection(self, on_leg_port=on_leg_port),
             self._listen.host,
             port,
-            backlog=1024,
-            ssl=self._listen.tls,
+            backlog=BACKLOG,
+            start_serving=tls is None,
         )
         self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        port = int(server.sockets[0].getsockname()[1])
+        if tls is not None:
+            bound = [one.dup() for one in server.sockets]
+            server.close()
+            door = Door(self, bound, tls, on_leg_port=on_leg_port)
+            self._doors.append(door)
+            door.open()
+        return port
 
     async def close(self) -> None:
         if self._sweeping is not None:
             self._sweeping.cancel()
         for server in self._servers:
             server.close()
+        for door in self._doors:
+            door.close()
         for connection in tuple(self._open):
             connection.stop()
         await self._service.cut(CLOSE_S)
@@ -85,9 +98,25 @@ class OwnRelay(Shell):
 
     # --- what connections share
 
+    def _has_room(self) -> bool:
+        if self.connections < self.limits.max_connections:
+            return True
+        self.refused += 1
+        return False
+
+    def enter(self, connection: ClientConnection) -> bool:
+        if not self._has_room():
+            return False
+        self._entering.add(connection)
+        return True
+
+    def settle(self, connection: ClientConnection) -> None:
+        self._entering.discard(connection)
+
     def admit(self, connection: ClientConnection) -> bool:
-        if len(self._open) >= self.limits.max_connections:
-            self.refused += 1
+        if connection in self._entering:
+            self._entering.remove(connection)
+        elif not self._has_room():
             return False
         self._open.add(connection)
         return True

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,7 +89,13 @@ kind: Kind = "own"
 
 
 def relay_for(
-    engine_port: int, notes: Notes, limits: Limits, *, port: int = 0, request_usage: bool = True
+    engine_port: int,
+    notes: Notes,
+    limits: Limits,
+    *,
+    port: int = 0,
+    request_usage: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> Relay:
     """A relay that hands nothing over."""
     upstream = upstream_of(kind, f"http://127.0.0.1:{engine_port}", limits)
@@ -131,16 +138,20 @@ def relay_for(
         clock=time.monotonic,
         wall_s=lambda: 0.0,
     )
-    return shell_of(kind, Listen(host="127.0.0.1", port=port), service)
+    return shell_of(kind, Listen(host="127.0.0.1", port=port, tls=tls), service)
 
 
 @asynccontextmanager
 async def relay_to(
-    engine_port: int, limits: Limits | None = None, *, request_usage: bool = True
+    engine_port: int,
+    limits: Limits | None = None,
+    *,
+    request_usage: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Rig]:
     notes = Notes()
     limits = limits or Limits(connect_timeout_s=scaled(2.0))
-    relay = relay_for(engine_port, notes, limits, request_usage=request_usage)
+    relay = relay_for(engine_port, notes, limits, request_usage=request_usage, tls=tls)
     port = await relay.start()
     try:
         async with aiohttp.ClientSession(auto_decompress=False) as session:
