@@ -32,7 +32,6 @@ from .neighbours import Pool
 from .plan.live import Built, BuiltProfile
 from .profiles import Mode
 from .schedule import Selection, schedule
-from .scores import MAX_ROWS
 from .understanding import Understood
 
 MAX_EXCLUDED = 16
@@ -67,8 +66,8 @@ class Choice:
         clock: Callable[[], float],
         ballot: Ballot,
         failed: Callable[[str], None],
-        count: int = 1,
-        rows: int = MAX_ROWS,
+        count: int,
+        rows: int,
     ) -> None:
         """`count`: endpoints named where any serves; elsewhere pickers say. `rows`: most candidates
         in a decision's table."""

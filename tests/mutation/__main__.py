@@ -101,6 +101,8 @@ PARTS = {
         (
             "tests/unit/test_ballot*.py",
             "tests/unit/test_choice_details.py",
+            "tests/unit/test_prefill_first.py",
+            "tests/unit/test_encode_stage.py",
             "tests/unit/test_told_decisions.py",
         ),
     ),

@@ -1,7 +1,8 @@
 """Every small change of a module that its tests ought to notice.
 
 Comparisons, logic, arithmetic, constants, conditions and whole statements. Left out is what has no
-behaviour (annotations, docstrings) or only a wording: text with a blank in it is a sentence.
+behaviour (annotations, names of types, docstrings) or only a wording: text with a blank in it is a
+sentence.
 """
 
 import ast
@@ -118,6 +119,8 @@ def _without_behaviour(module: ast.Module) -> set[int]:
             out += node.decorator_list
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             out.append(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"TypeVar", "NewType"}:
+            out += node.args
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "field":
             # What a field's default is made of is its type once more.
             out += [word.value for word in node.keywords if word.arg != "default"]

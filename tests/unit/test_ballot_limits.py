@@ -44,6 +44,12 @@ def test_limits_hold_beyond_them_only(
     assert booth.ballot.ask("a", lambda: takes(booth, cpu=cpu, wall=wall)) == 1
 
 
+def test_a_ballot_that_was_never_begun_counts_from_when_it_was_made() -> None:
+    booth = Booth()
+    assert booth.ballot.ask("a", lambda: takes(booth, cpu=0.001, wall=0.03)) == 1
+    assert booth.ballot.ask("b", lambda: takes(booth, cpu=0.03, wall=0.03)) is None
+
+
 def test_work_before_a_ballot_is_on_nobodys_account() -> None:
     booth = Booth()
     booth.cpu += 5.0

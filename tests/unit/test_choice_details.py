@@ -121,6 +121,8 @@ async def test_any_that_serves_is_several_where_several_are_named() -> None:
         Course(destination="decode", prefill="nowhere"),
         Course(destination="decode", prefill="prefill", prefill_decider="nobody"),
         Course(destination="decode", prefill_decider="nobody"),
+        Course(destination="decode", encode="nowhere"),
+        Course(destination="decode", encode_decider="nobody"),
     ],
 )
 async def test_a_course_that_names_what_is_not_there_is_the_first_profile(course: Course) -> None:
@@ -222,3 +224,60 @@ async def test_what_one_plugin_did_before_is_not_charged_to_the_next_request() -
         desk.booth.cpu += 5.0
         await desk.route(ask(LONG))
         assert desk.booth.failures == []
+
+
+async def test_nor_is_it_charged_to_an_admitter() -> None:
+    """Which is asked before the others, at the beginning of a request."""
+    asked: list[bool] = []
+
+    class Waits:
+        def admits(self, *_: object) -> bool:
+            desk.booth.now += 0.03  # the machine was busy with something else
+            asked.append(True)
+            return True
+
+    built = replace(default_built("never"), admitters=(Named("waits", Waits()),))
+    async with open_desk(2, built=built) as desk:
+        desk.booth.cpu += 5.0
+        await desk.route(ask(LONG))
+        assert desk.booth.failures == []
+    assert asked == [True]
+
+
+async def test_only_what_is_exactly_known_is_called_precise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However good the index is: keys of an estimated prompt are an estimate."""
+    async with open_desk(2) as desk:
+        monkeypatch.setattr(desk.pool, "rung", lambda *_: Rung.PRECISE)
+        await desk.route(ask(LONG))
+        assert desk.witness.last.rung is Rung.PRECISE
+        await desk.route(ask("words that no tokenizer has seen"))
+        assert desk.witness.last.rung is Rung.PREDICTED
+
+
+async def test_equal_prompts_of_lately_are_told_to_scorers() -> None:
+    seen: list[int] = []
+
+    class Looks:
+        def score(self, request: Request, candidates: Candidates, /) -> list[float]:
+            seen.append(sum(request.twins.values()))
+            return [0.5] * len(candidates)
+
+    rated = profile(("looks", Looks(), 1.0), name="decode")
+    async with open_desk(2, built=with_profile(default_built("never"), "decode", rated)) as desk:
+        for _ in range(3):
+            await desk.route(ask(LONG))
+        await desk.route(ask(LONG[::-1]))
+    assert seen == [0, 1, 2, 0]
+
+
+async def test_an_encoding_that_fails_leaves_it_to_the_destination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epp.request.choice.split.encode", fail)
+    decision, _ = await along(lambda *_: Course(destination="decode", encode="prefill"))
+    assert (decision.encoding.why, decision.encoding.chosen) == ("failed", ())
+    async with open_desk(roles=SPLIT) as desk:
+        assert desk.director._choice.attempt("encode", fail) is None
+        assert desk.witness.failures == ["encode"]

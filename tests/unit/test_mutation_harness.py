@@ -40,6 +40,7 @@ for trial in trials([("toy", each, tests) for each in found], parallel=2, limit_
         ("a = b == 1", ["b == 1  ->  b != 1", "1  ->  2"]),
         ("if a and not b:\n    c()", ["if a and (not b):  ->  if not (a and (not b)):"]),
         ("x = a | b", ["a | b  ->  a & b"]),
+        ("T = TypeVar('T')", []),
         ("X = A | B", []),
         ("n += 1", ["n += 1  ->  n -= 1", "n += 1  ->  n = 1", "1  ->  2"]),
         ("s = 'word'", ["'word'  ->  'word?'"]),

@@ -11,8 +11,10 @@ from epp.framework.cost import CostRules, cost
 from epp.request.exchange import Route
 from epp.request.plan.live import Built, build
 from epp.request.plan.resolve import resolve
+from epp.request.schedule import schedule
+from epp.request.split import Part, Why
 from tests.fakes.desk import Desk, ask, open_desk
-from tests.fakes.plans import Broken, Fixed, profile, with_profile
+from tests.fakes.plans import Booth, Broken, Fixed, profile, with_profile
 
 TOKENS = list(range(1000))
 D, P, BOTH = Role.DECODE, Role.PREFILL, Role.BOTH
@@ -88,6 +90,8 @@ async def test_nobody_hands_a_prompt_over_to_itself() -> None:
         route = await desk.route(ask(TOKENS))
         assert (route.destination, prefiller(route)) == (address(desk, 0), None)
         assert desk.witness.last.split == "no-prefill-pods"
+        assert [row.address for row in desk.witness.last.prefilling.table] == [address(desk, 0)]
+        assert desk.witness.failures == []
 
 
 async def test_without_prefill_pods_the_destination_computes_all_and_says_why() -> None:
@@ -107,6 +111,7 @@ async def test_a_destination_without_a_sidecar_computes_all_itself() -> None:
         desk.report([0, 0])
         assert prefiller(await desk.route(ask(TOKENS))) is None
         assert desk.witness.last.split == "no-sidecar"
+        assert desk.witness.failures == []
 
 
 @pytest.mark.parametrize("mode", ["load-only", "random"])
@@ -139,6 +144,28 @@ async def test_a_prefill_profile_that_fails_costs_the_split_and_not_the_request(
     async with open_desk(roles=[D, P], built=plan) as desk:
         route = await desk.route(ask(TOKENS))
         assert route.destination == address(desk, 0)
+
+
+async def test_a_choice_of_who_prefills_that_fails_is_ours_and_costs_the_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epp.request.choice.split.ahead", Broken().pick)
+    async with open_desk(roles=[D, P], built=built()) as desk:
+        route = await desk.route(ask(TOKENS))
+        assert (route.destination, prefiller(route)) == (address(desk, 0), None)
+        assert (desk.witness.last.split, desk.witness.failures) == ("failed", ["split"])
+
+
+def test_a_pod_that_would_do_it_best_but_need_not_is_nobody() -> None:
+    found = schedule(
+        Request(id="r", api="c", path="/"),
+        Candidates.of([samples.endpoint(Random(2), 0)]),
+        profile(name="prefill"),
+        Random(1),
+        Booth().ballot,
+    )
+    assert Part(why=Why.SPLIT, selection=found).first == found.chosen[0]
+    assert Part(why="cheaper-here", selection=found).first is None
 
 
 def test_who_answers_computes_nothing_and_pulls_what_it_lacks() -> None:
