@@ -18,7 +18,6 @@ from multiprocessing.synchronize import Event
 
 import numpy as np
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 
 from epp.framework import EndpointId, Incarnation, PoolId
 from epp.sim.benches.measure import quantile
@@ -32,7 +31,8 @@ from epp.state.records import BlockChange, EngineStatus, FirstToken, Record, enc
 from epp.state.snapshots import parts
 from epp.state.store import layout, scripts
 from epp.state.store.frames import frame
-from epp.state.store.place import Access
+from epp.state.store.link import CALL_S, Link
+from epp.state.store.place import Access, Place
 from epp.state.store.redis_reader import RedisReader
 
 RECORDS_PER_S = 2_000
@@ -187,10 +187,10 @@ async def _measured(access: Access, load: Load, cue: Cue) -> Found:
             await asyncio.sleep(0.1)
         pool.begin()
         decided.clear()
-        redis, cpu, wall = await _redis_s(access), time.process_time(), time.perf_counter()
+        redis, cpu, wall = await _redis_s(access, load), time.process_time(), time.perf_counter()
         await asyncio.sleep(load.seconds)
         wall = time.perf_counter() - wall
-        cpu, redis = time.process_time() - cpu, await _redis_s(access) - redis
+        cpu, redis = time.process_time() - cpu, await _redis_s(access, load) - redis
         for task in tasks:
             task.cancel()
     await reader.close()
@@ -225,13 +225,13 @@ async def _tick(pool: PoolState) -> None:
         pool.tick(time.monotonic(), listening_since=0.0)
 
 
-async def _redis_s(access: Access) -> float:
-    (host, port), *_ = access.hosts
-    client = AsyncRedis(host=host, port=port, password=access.password)
+async def _redis_s(access: Access, load: Load) -> float:
+    """CPU that Redis has used so far."""
+    link = Link(Place(access, layout.log_key(load.pool), CALL_S))
     try:
-        info = await client.info("cpu")
+        info = await link.call(lambda redis: redis.info("cpu"), CALL_S)
     finally:
-        await client.aclose()
+        link.drop()
     return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 

@@ -25,7 +25,8 @@ from epp.state.records import EngineStatus, Record
 from epp.state.snapshots import parts
 from epp.state.store import Saved
 from epp.state.store.layout import snapshot_key
-from epp.state.store.place import Access
+from epp.state.store.link import CALL_S, Link
+from epp.state.store.place import Access, Place
 from epp.state.store.redis_reader import RedisReader
 from epp.state.store.redis_writer import RedisWriter
 
@@ -110,13 +111,15 @@ async def _say(access: Access, endpoint: EndpointId, engine: EngineBlocks) -> No
 
 
 async def _weight(access: Access, ids: list[EndpointId]) -> int:
-    (host, port), *_ = access.hosts
-    client = Redis(host=host, port=port, db=access.database, password=access.password)
+    async def weigh(redis: Redis) -> int:
+        used = [await redis.memory_usage(snapshot_key(one), samples=0) for one in ids]
+        return sum(int(one or 0) for one in used)
+
+    link = Link(Place(access, snapshot_key(ids[0]), CALL_S))
     try:
-        used = [await client.memory_usage(snapshot_key(one), samples=0) for one in ids]
+        return await link.call(weigh, CALL_S * len(ids))
     finally:
-        await client.aclose()
-    return sum(int(one or 0) for one in used)
+        link.drop()
 
 
 async def _warm(access: Access, ids: list[EndpointId], own_blocks: int) -> tuple[float, float]:
