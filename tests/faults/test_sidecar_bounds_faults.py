@@ -1,6 +1,8 @@
 """Field faults of what a sidecar's clients hold before any of them has asked for something."""
 
 import asyncio
+import errno
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +13,7 @@ import pytest
 import uvloop
 
 from sidecar.proxy import Limits, Relay
+from sidecar.relay import handshakes
 from sidecar.trust.tls import TlsFiles, client_context, server_context
 from tests.fakes.certificates import Authority
 from tests.fakes.relays import Rig, relay_to
@@ -139,5 +142,33 @@ def test_G05_whoever_speaks_no_tls_is_forgotten(tmp_path: Path, loop: str) -> No
                 await until(lambda: here.relay.connections == 0)
             assert (await here.ask()).startswith(b"HTTP/1.1 200")
             assert here.relay.refused == 0
+
+    play(loop, scene)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_G05_a_sidecar_without_descriptors_waits_for_one(
+    tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protected by `Door._pause`; red without it: a core goes into asking again and again."""
+    accept, full = socket.socket.accept, [True]
+    asked: list[socket.socket] = []
+
+    async def scene() -> None:
+        async with house(tmp_path, Limits()) as here:
+
+            def short_of_descriptors(listening: socket.socket) -> tuple[socket.socket, object]:
+                if full and listening.getsockname()[1] == here.rig.port:
+                    asked.append(listening)
+                    raise OSError(errno.EMFILE, "too many open files")
+                return accept(listening)
+
+            monkeypatch.setattr(socket.socket, "accept", short_of_descriptors)
+            monkeypatch.setattr(handshakes, "PAUSE_S", 0.2)
+            async with here.silent(1):
+                await until(lambda: len(asked) >= 2)
+                assert len(asked) < 10
+                full.clear()
+                assert (await here.ask()).startswith(b"HTTP/1.1 200")
 
     play(loop, scene)
