@@ -18,13 +18,14 @@ import uvloop
 
 from epp import listening, readiness
 from epp.config.serve import ServeSettings
-from epp.deciding import director_of
+from epp.deciding import director_of, spans_of, traced
 from epp.errors import ConfigError
 from epp.observe import logs
 from epp.observe.health import Health, serve_health
 from epp.picker import Picker, clock, tell_notes
 from epp.request.exchange import Director
 from epp.request.offload import Offload
+from epp.request.traced import Heard
 from epp.request.transport import grpc as transport
 from epp.request.transport import tls
 from epp.request.transport.certificate import Certificate
@@ -36,6 +37,8 @@ QUIET_S = 2.0
 """Gateways that open no stream for so long have noticed that we are leaving, or never came."""
 NOTICE_S = 5.0
 """How long new streams are served at most while gateways notice: two or three of their checks."""
+LAST_WORDS_S = 1.0
+"""How long the collector of traces may take for what is left in the end."""
 GC_THRESHOLDS = (20_000, 20, 20)
 """See `gc.set_threshold`."""
 
@@ -118,16 +121,26 @@ async def _parts(
         for picker in what.pickers:
             await picker.ways.start()
             stack.push_async_callback(picker.ways.close)
+        spans, heard = spans_of(settings), Heard()
+        if spans is not None:
+            what.metrics.spans = spans
+            stack.push_async_callback(spans.close, LAST_WORDS_S)
         offload = what.metrics.offload = stack.enter_context(Offload())
         for picker in what.pickers:
             picker.members.open()
             stack.push_async_callback(picker.members.close)
         session = await stack.enter_async_context(listening.client())
         tasks = await stack.enter_async_context(listening.task_group())
+        also = () if spans is None else (heard,)
         directors = [
-            director_of(picker, session, offload, tasks.create_task) for picker in what.pickers
+            director_of(picker, session, offload, tasks.create_task, also=also)
+            for picker in what.pickers
         ]
-        serving = _ext_proc(what, what.director(directors), health, tasks, alone=alone)
+        director = what.director(directors)
+        if spans is not None:
+            tasks.create_task(spans.run())
+            director = traced(director, heard, spans, settings.trace_share)
+        serving = _ext_proc(what, director, health, tasks, alone=alone)
         shell = await stack.enter_async_context(serving)
         host = settings.host if alone else "127.0.0.1"
         health_port = await stack.enter_async_context(

@@ -1,21 +1,31 @@
 """What decides about requests, put together from a replica's parts."""
 
 import asyncio
+import random
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import aiohttp
 import structlog
 
+from epp.config.serve import ServeSettings
 from epp.picker import Picker, clock
 from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
 from epp.request.attempts import Attempts
 from epp.request.director import PickDirector, PickSettings
+from epp.request.exchange import Director
+from epp.request.neighbours import Observer
 from epp.request.offload import Offload
 from epp.request.plan import feeds
 from epp.request.replica import new_ids
 from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens, rendering
 from epp.request.tokens.engine import EngineTokenizer
+from epp.request.traced import Heard, Traced
+from epp.tracing.queue import SpanQueue
+from epp.tracing.sender import open_sender
+from epp.tracing.spans import Tracer
 
 PREFIX_BYTES = 64 * 1024 * 1024
 """Memory for what is known of beginnings of prompts: those of thousands of long chats."""
@@ -24,11 +34,16 @@ log = structlog.get_logger(__name__)
 
 
 def director_of(
-    picker: Picker, session: aiohttp.ClientSession, offload: Offload, spawn: Spawn
+    picker: Picker,
+    session: aiohttp.ClientSession,
+    offload: Offload,
+    spawn: Spawn,
+    *,
+    also: Sequence[Observer] = (),
 ) -> PickDirector:
     """The order of a request's steps, with the parts that live as long as the ports do.
 
-    Their numbers join the picker's metrics.
+    Their numbers join the picker's metrics. `also` is told of decisions besides.
     """
     if picker.settings.conformance:
         log.warning("CONFORMANCE MODE: any client can choose its endpoint; never in production")
@@ -57,7 +72,7 @@ def director_of(
         admin=AdminToken(picker.admin_token),
         sealer=picker.sealer,
         attempts=attempts,
-        observers=[picker.metrics, picker.explain, picker.alarm, tokens.watch],
+        observers=[picker.metrics, picker.explain, picker.alarm, tokens.watch, *also],
         meters=picker.metrics.meters,
         objectives=picker.objectives,
         settings=PickSettings(
@@ -73,6 +88,24 @@ def director_of(
             max_body_bytes=picker.settings.max_request_bytes,
         ),
     )
+
+
+def spans_of(settings: ServeSettings) -> SpanQueue | None:
+    """Where spans go; None where traces are not asked for. Raises ConfigError."""
+    if settings.trace_endpoint is None:
+        return None
+    return SpanQueue(open_sender(settings.trace_endpoint, "epp-picker"))
+
+
+def traced(director: Director, heard: Heard, spans: SpanQueue, share: float) -> Director:
+    """`director` with a trace of what it decides, which all behind it tell to `heard`."""
+    tracer = Tracer(
+        rng=random.Random(),
+        wall_s=lambda: time.time_ns() / 1e9,
+        share=share,
+        listener=spans,
+    )
+    return Traced(director, heard, tracer)
 
 
 def _tokens(

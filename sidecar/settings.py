@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from epp.config.values import matching
+from epp.config.values import CollectorUrl, matching
 from epp.framework import EngineNames, PoolId
 from epp.framework.engines import BUILT_IN, DEFAULT, SETTINGS, described
 from epp.framework.plugins import yaml_name
@@ -25,9 +25,6 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
 
 Name = Annotated[str, matching(r"[^|\s]{1,253}", "1 to 253 characters but '|' and spaces")]
-CollectorUrl = Annotated[
-    str, matching(r"https?://[^\s/]+/\S+", "a URL such as http://collector:4318/v1/traces")
-]
 
 _ZMQ = re.compile(r"tcp://\S+:(\d{1,5}|\*)|(ipc|inproc)://\S+")
 

@@ -106,7 +106,7 @@ ELSEWHERE: dict[str, Foreign] = {
         Foreign(
             name="tracing",
             switch=True,
-            says="no traces are sent yet; say --tracing=false",
+            says="traces go where --trace-endpoint says: give that, and say --tracing=false",
             refused=_on,
         ),
         *(

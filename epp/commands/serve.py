@@ -66,7 +66,7 @@ def _takes(field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     kinds = {kind, *get_args(kind)}
-    for known, word in ((bool, "bool"), (int, "number"), (Path, "path")):
+    for known, word in ((bool, "bool"), (int, "number"), (float, "number"), (Path, "path")):
         if known in kinds:
             return word
     return "text"

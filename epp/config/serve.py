@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from epp.errors import ConfigError
 
 from .token import read_header_token, read_token
-from .values import Env, Names, OptionalSize, Seconds, Size, matching
+from .values import CollectorUrl, Env, Names, OptionalSize, Seconds, Size, matching
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Mode = Literal["normal", "load-only", "random", "shadow"]
@@ -282,6 +282,18 @@ class ServeSettings(BaseModel):
     )
     drain_timeout_s: Seconds = Field(
         30.0, ge=0, description="How long live streams may go on after SIGTERM."
+    )
+    trace_endpoint: CollectorUrl | None = Field(
+        None,
+        description="Where a span of each request and one of its decision go, in OTLP over HTTP, "
+        "such as http://collector:4318/v1/traces; needs the extra otel. Default: nowhere.",
+    )
+    trace_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Of the requests that come without a trace, how many begin one that is "
+        "recorded. A trace that is there already says it itself.",
     )
     log_level: LogLevel = Field("info", description="Log level.")
     log_format: Literal["json", "text"] = Field("json", description="Log format.")

@@ -91,6 +91,9 @@ def matching(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(judged)
 
 
+CollectorUrl = Annotated[
+    str, matching(r"https?://[^\s/]+/\S+", "a URL such as http://collector:4318/v1/traces")
+]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(size)]
 OptionalSize = Annotated[int | None, BeforeValidator(optional_size)]

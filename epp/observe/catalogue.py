@@ -294,6 +294,14 @@ FAMILIES = (
         (),
         "Long computations refused because too many waited; the decision did without.",
     ),
+    Family(
+        "epp_spans_total",
+        _C,
+        ("outcome",),
+        "Spans that the collector of traces took (sent), and those that found no room or did not "
+        "arrive there (lost); only with --trace-endpoint.",
+    ),
+    Family("epp_spans_waiting", _G, (), "Spans that wait to be sent; 2048 at most."),
     *STATE,
     *ANSWERS,
 )

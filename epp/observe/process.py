@@ -41,6 +41,15 @@ class PoolsNumbers(Protocol):
     unknown: int
 
 
+class SpanNumbers(Protocol):
+    """What was told of traces; see `epp.tracing.queue.SpanQueue`."""
+
+    sent: int
+    lost: int
+
+    def __len__(self) -> int: ...
+
+
 class ProcessMetrics(Collector):
     """Belongs to one event loop. Rooms that are absent leave their metrics absent."""
 
@@ -50,6 +59,7 @@ class ProcessMetrics(Collector):
         self.offload: OffloadNumbers | None = None
         self.certificate: CertificateNumbers | None = None
         self.pools: PoolsNumbers | None = None
+        self.spans: SpanNumbers | None = None
         self._version = version
         self._copied: list[Metric] = []
         self.registry.register(self)
@@ -84,6 +94,11 @@ class ProcessMetrics(Collector):
             yield BY_NAME["epp_certificate_changes_total"].of(tally(changes))
         if self.pools is not None:
             yield BY_NAME["epp_unknown_pool_total"].of([((), self.pools.unknown)])
+        if self.spans is not None:
+            yield BY_NAME["epp_spans_total"].of(
+                tally({"sent": self.spans.sent, "lost": self.spans.lost})
+            )
+            yield BY_NAME["epp_spans_waiting"].of([((), len(self.spans))])
 
 
 def _streams(streams: StreamNumbers) -> Iterator[Metric]:

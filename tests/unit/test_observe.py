@@ -18,6 +18,7 @@ from epp.observe.metrics import Metrics
 from epp.observe.state_numbers import StateNumbers
 from epp.request.attempts import Attempts
 from epp.state.records import Done, Outcome
+from epp.tracing.queue import SpanQueue
 from tests.fakes.desk import Desk, ask, open_desk, post
 from tests.fakes.watched import process_of, watched
 
@@ -44,6 +45,7 @@ async def test_every_metric_of_the_catalogue_appears_with_its_help() -> None:
         process.time_streams()(1.0)
         process.certificate = SimpleNamespace(taken=2, refused=1)
         process.pools = SimpleNamespace(unknown=3)
+        process.spans = SpanQueue(SimpleNamespace())
         process.refresh()
         standing = SimpleNamespace(synced=True, heard_at=desk.now - 1, counts=Counter(lists=1))
         metrics.sources = replace(
