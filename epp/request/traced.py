@@ -65,10 +65,12 @@ class Traced:
     async def decide(self, arrival: Arrival) -> Outcome:
         rng = self._tracer.rng
         client = read((arrival.headers.get(TRACEPARENT, ""),))
-        context = fresh(rng, self._tracer.share) if client is None else client.child(rng)
+        context = client or fresh(rng, self._tracer.share)
         if not context.sampled:
             return await self._director.decide(arrival)
-        above = None if client is None else client.span_id
+        above = None
+        if client is not None:
+            context, above = client.child(rng), client.span_id
         root = Running(self._tracer, "gateway.request", context, above, _of(arrival))
         decision = root.below("gateway.request_orchestration")
         try:

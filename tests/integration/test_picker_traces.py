@@ -84,6 +84,7 @@ async def test_a_request_is_told_to_the_collector_and_its_place_to_the_pod(tmp_p
     assert (request.service, request.parent) == ("epp-picker", "b" * 16)
     assert decided.parent == request.span_id
     assert decided.attributes["epp.decision_id"] == found["x-epp-decision-id"]
+    assert isinstance(decided.attributes["epp.score"], float)
     context = read([found["traceparent"]])
     assert context is not None
     assert (context.trace_id, context.span_id) == (request.trace_id, request.span_id)
