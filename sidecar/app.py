@@ -138,7 +138,7 @@ class Sidecar:
         self._settings = settings
         self._clock = clock
         self._wall_s = lambda: wall_ms() / 1000
-        self._rng = rng or random.SystemRandom()
+        self._rng = rng or random.Random()
         token = settings.state_token
         self._open_log = open_log or (
             lambda: open_writer(

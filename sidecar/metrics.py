@@ -35,7 +35,7 @@ class Metrics:
         self.answers = AnswerMetrics(self.registry)
         self.handoff = HandoffMetrics(declared)
         self.encoding = EncodeMetrics(declared)
-        self.requests = declared.counter(
+        self.requests = declared.counts(
             "requests", "Exchanges that ended, by outcome: ok, engine-error, engine-gone, "
             "client-gone.", "outcome",
         )  # fmt: skip

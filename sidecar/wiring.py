@@ -1,6 +1,5 @@
 """Builds the relay of one sidecar and all that legs of handoffs need, from its settings."""
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 import structlog
 
 from epp.config.endpoints_file import EndpointEntry
+from epp.ids import random_ids
 from epp.seals import SealKeys
 from epp.tracing.queue import SpanQueue
 from epp.tracing.sender import open_sender
@@ -132,6 +132,7 @@ def relay_of(
     )
     if settings.header_rank is not None:
         upstream = Ranked(upstream, settings.header_rank)
+    new_id = new_ids()
     breakers = Breakers(
         failures=settings.breaker_failures,
         pause_s=settings.breaker_pause_s,
@@ -225,9 +226,10 @@ def relay_of(
     return shell_of(settings.relay, listen, service), warming
 
 
-def new_id() -> str:
-    """A leg's id, unique in the pool."""
-    return f"leg-{secrets.token_hex(16)}"
+def new_ids() -> Callable[[], str]:
+    """Gives ids of legs, unique in the pool."""
+    random = random_ids()
+    return lambda: f"leg-{next(random)}"
 
 
 def spans_of(settings: SidecarSettings) -> SpanQueue | None:

@@ -7,8 +7,9 @@ says why. Time is linear in the text; nesting is bounded by the decoder.
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 
@@ -35,8 +36,10 @@ class NotAnObjectError(EppError):
     reason = "not-json"
 
 
-class Member(NamedTuple):
-    """One member: its decoded name, and offsets of its key, its value and its end."""
+@dataclass(slots=True)
+class Member:
+    """One member: its decoded name, and offsets of its key, its value and its end. Never changed
+    once it is made."""
 
     name: str
     key: int

@@ -59,7 +59,7 @@ class Carries(Enum):
 
 def carried(data: bytes) -> Carries:
     """What an event with this data says about usage; looked at only where the word stands."""
-    if _NAME not in data:
+    if data.find(_NAME) < 0:
         return Carries.NOTHING
     try:
         event = msgspec.json.decode(data)
@@ -96,7 +96,7 @@ class ResponseWatch:
             return
         if self._sse:
             whole = not self._carry and not self._skipping and piece.endswith(_LINE_ENDS)
-            if not whole or _NAME in piece:
+            if not whole or piece.find(_NAME) >= 0:
                 self._feed_lines(piece)
         elif not self._skipping:
             if len(self._carry) + len(piece) > self._max_carry:
@@ -137,7 +137,7 @@ class ResponseWatch:
             if self._skipping:
                 self._skipping = False
                 lines = _LINE_END.split(lines, maxsplit=1)[1]
-            if _NAME in lines:
+            if lines.find(_NAME) >= 0:
                 for line in _LINE_END.split(lines):
                     self._read_line(line)
         if self._skipping:
@@ -158,7 +158,7 @@ class ResponseWatch:
             self._read_json(line[len(_DATA) :])
 
     def _read_json(self, text: bytes) -> None:
-        if _NAME not in text:
+        if text.find(_NAME) < 0:
             return
         try:
             told = TOLD.decode(text)

@@ -1,12 +1,10 @@
 """Names of decisions, which tell the replica that made them. Pure but for its randomness."""
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-ID_BYTES = 16
-DRAWN = 64
-"""Ids whose random bytes are drawn at once."""
+from epp.ids import random_ids
+
 MAX_REPLICA = 24
 """Characters of a replica's name in an id. The end of a pod's name tells it from its siblings."""
 
@@ -22,13 +20,5 @@ def new_ids(pod_name: str | None = None) -> Callable[[], str]:
     replica's name where it has one."""
     name = short_name(pod_name)
     prefix = f"{name}-" if name else ""
-    random = _random()
+    random = random_ids()
     return lambda: prefix + next(random)
-
-
-def _random() -> Iterator[str]:
-    """Drawn from the system for many ids at once, for a draw takes longer than the rest."""
-    while True:
-        drawn = os.urandom(ID_BYTES * DRAWN).hex()
-        for at in range(0, len(drawn), 2 * ID_BYTES):
-            yield drawn[at : at + 2 * ID_BYTES]

@@ -5,7 +5,7 @@ nothing of it otherwise. `with_usage` asks in the client's place; `unasked` take
 the answer again.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -43,8 +43,9 @@ _OFF = {None, b"null", b"false"}
 _ON = b'{"include_usage":true}'
 
 
-class Asked(NamedTuple):
-    """What a body says."""
+@dataclass(slots=True)
+class Asked:
+    """What a body says. Never changed once it is made."""
 
     model: str | None = None
     streams: bool = False

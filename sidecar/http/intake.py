@@ -99,7 +99,7 @@ async def without_params(body: bytes, encoding: str, limits: Limits) -> bytes:
 
 def may_hold(body: bytes) -> bool:
     """Whether some JSON parser could find the name: those of UTF-16 and 32 pass over NULs."""
-    return may_name(body.replace(b"\0", b"") if b"\0" in body else body)
+    return may_name(body if body.find(b"\0") < 0 else body.replace(b"\0", b""))
 
 
 def _check_coded(body: bytes, coding: str, limits: Limits) -> None:

@@ -23,7 +23,7 @@ _EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n", b"\r\r\r\n")
 
 def say_nothing(chunk: bytes) -> bool:
     """Whether a chunk, as it is framed, ends with an event and holds no word that is looked for."""
-    return chunk.endswith(_EVENT_ENDS) and _USAGE not in chunk and not may_name(chunk)
+    return chunk.endswith(_EVENT_ENDS) and chunk.find(_USAGE) < 0 and not may_name(chunk)
 
 
 def _is_plain(coding: str) -> bool:

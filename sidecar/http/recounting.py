@@ -45,7 +45,7 @@ class Recounted:
         """The bytes to pass on after this piece; may be empty."""
         if not self._stream:
             return self._in_json(piece)
-        if not self._held and piece.endswith(_ENDS) and _USAGE not in piece:
+        if not self._held and piece.endswith(_ENDS) and piece.find(_USAGE) < 0:
             self._passing = False
             return piece
         text = self._held + piece
@@ -86,7 +86,7 @@ class Recounted:
         return rest
 
     def _event(self, event: bytes) -> bytes:
-        if _USAGE not in event:
+        if event.find(_USAGE) < 0:
             return event
         found = _DATA.search(event)
         if found is None:

@@ -30,7 +30,7 @@ class WithoutUsage:
 
     def feed(self, piece: bytes) -> bytes:
         """The bytes to pass on after this piece; may be empty."""
-        if self._done or (not self._held and piece.endswith(_ENDS) and _NAME not in piece):
+        if self._done or (not self._held and piece.endswith(_ENDS) and piece.find(_NAME) < 0):
             self._long = False
             return piece
         text = self._held + piece
@@ -61,7 +61,7 @@ class WithoutUsage:
         return rest
 
     def _may_pass(self, event: bytes) -> bool:
-        if self._done or _NAME not in event:
+        if self._done or event.find(_NAME) < 0:
             return True
         data = [line for line in _LINE_END.split(event) if line.startswith(_DATA)]
         carries = carried(data[0][len(_DATA) :]) if len(data) == 1 else Carries.NOTHING

@@ -64,7 +64,7 @@ class Template:
             return None
         end = found.end()
         head = data[:end]
-        if end > most or b" \r" in head or b"\t\r" in head:
+        if end > most or head.find(b" \r") >= 0 or head.find(b"\t\r") >= 0:
             return None
         return (found.groups(), end) if is_printable(head, lines=self._ends) else None
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from prometheus_client import Counter
-
+from epp.distribution import Count
 from epp.state.engine_blocks import Delta
 from epp.state.records import Done, EngineStatus, FirstToken
 from epp.state.records import Outcome as Reported
@@ -31,7 +30,7 @@ class Reporter(Chronicle):
     ) -> None:
         super().__init__(mirror)
         self._metrics = metrics
-        self._ended: dict[Outcome, Counter] = {}
+        self._ended: dict[Outcome, Count] = {}
         self._engine: EngineWatch | None = None
         self.draining = False
 
@@ -115,7 +114,7 @@ class Reporter(Chronicle):
         metrics, usage = self._metrics, ended.usage
         counter = self._ended.get(ended.outcome)
         if counter is None:
-            counter = self._ended[ended.outcome] = metrics.requests.labels(ended.outcome.value)
+            counter = self._ended[ended.outcome] = metrics.requests.of(ended.outcome.value)
         counter.inc()
         if usage.cached_tokens is not None and ended.predicted_cached_tokens:
             metrics.predicted_cached_tokens.inc(ended.predicted_cached_tokens)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from epp.request.replica import DRAWN, MAX_REPLICA, new_ids, short_name
+from epp.ids import DRAWN
+from epp.request.replica import MAX_REPLICA, new_ids, short_name
 
 
 @pytest.mark.parametrize(
