@@ -270,6 +270,19 @@ def test_a_prompt_is_judged_ten_seconds_after_its_first_token() -> None:
     assert len(one) == 0
 
 
+def test_blocks_that_were_evicted_since_they_were_seen_disprove_nothing() -> None:
+    shown: list[bool | None] = [None, False, True, False]
+    one, judged = watch(lambda: shown.pop(0))
+    request = found(one)
+    one.decided(DECIDED, request, "ok", 0.0)
+    one.first_token(request.id, A, 0.0)
+    for half_seconds in range(1, 10):
+        one.tick(half_seconds / 2)  # it looks each second
+    assert shown == [False], "nobody looks for what was seen"
+    one.tick(SHOWN_S)
+    assert judged == [True]
+
+
 def test_estimates_and_token_ids_from_the_client_are_not_followed() -> None:
     one, _ = watch()
     one.decided(DECIDED, Request(id="a", api="", path="/", keys=(9,), exact=True), "ok", 0.0)

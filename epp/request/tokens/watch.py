@@ -1,8 +1,9 @@
 """Whether the blocks of our tokens show up where a prompt went. Pure.
 
 Engines publish what they computed, so it costs nothing to see that they did not compute what we
-think: seconds after a prompt's first token its first blocks must be among those of its endpoint. A
-sample of prompts is followed, those whose tokens were made here or asked for.
+think: within seconds of a prompt's first token its first blocks must have been among those of its
+endpoint, which may have evicted them since. A sample of prompts is followed, those whose tokens
+were made here or asked for.
 """
 
 from collections import OrderedDict
@@ -17,6 +18,8 @@ from .standing import Step
 
 SHOWN_S = 10.0
 """Time from the first token until a block must have been seen."""
+LOOK_S = 1.0
+"""Time between two looks for it."""
 FIRST_BLOCKS = 3
 """Blocks of which one must have been."""
 MAX_PROMPTS = 128
@@ -47,7 +50,9 @@ class _Followed:
     prompt: Prompt
     endpoint: EndpointId | None = None
     life: object = None
+    look: float = 0.0
     due: float = 0.0
+    seen: bool = False
 
 
 class Watch:
@@ -96,11 +101,16 @@ class Watch:
         followed = self._followed.get(request_id)
         if followed is not None and followed.endpoint is None:
             followed.endpoint, followed.due = endpoint, now + SHOWN_S
+            followed.look = now + LOOK_S
             followed.life = self._life(endpoint)
             self._followed.move_to_end(request_id)
 
     def tick(self, now: float) -> None:
-        """Judge what is due."""
+        """Look for what was not seen yet, and judge what is due."""
+        for one in self._followed.values():
+            if one.endpoint is not None and not one.seen and one.look <= now < one.due:
+                one.look = now + LOOK_S
+                one.seen = bool(self._shows(one.endpoint, one.prompt.keys, now))
         due = [
             (name, one.endpoint)
             for name, one in self._followed.items()
@@ -110,7 +120,7 @@ class Watch:
             one = self._followed.pop(name)
             if one.life != self._life(endpoint):
                 continue
-            shown = self._shows(endpoint, one.prompt.keys, now)
+            shown = one.seen or self._shows(endpoint, one.prompt.keys, now)
             if shown is not None:
                 self._judged(one.prompt, shown, now)
 
