@@ -6,6 +6,7 @@ hold, most of them few, which is what engines make), or scattered (each key with
 its own, which nothing makes, and which is the worst for memory). Then prompts are looked up.
 """
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -58,7 +59,7 @@ class Cost:
     keys: int
     pairs: int
     rss_bytes: int
-    """By which the process grew."""
+    """By which the process grew, without what its allocator can give back."""
     bytes_per_key: float
     """Without 4 bytes for each holder of a key after the first."""
     stored_per_s: float
@@ -233,5 +234,10 @@ _KINDS: dict[str, _Maker] = {"conversation": _conversations, "stairs": _stairs, 
 
 
 def _rss() -> int:
+    """What the process holds once the allocator has given back what it can: what it keeps for later
+    hangs on all that came and went before, and is as much again."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+    if trim is not None:
+        trim(0)
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
