@@ -83,7 +83,9 @@ async def test_a_repeated_prefix_lands_where_it_is_cached(
 ) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(4):
-            head = text(100, rng)
+            # Worth more than a queued request: a page that an engine's sidecar read while the last
+            # one waited counts it for as long as a page does, though it has been answered since.
+            head = text(1000, rng)
             first = await client.complete(session, fleet.gateway, head)
             for _ in range(3):
                 again = await client.complete(session, fleet.gateway, f"{head} {text(3, rng)}")
