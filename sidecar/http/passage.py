@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from sidecar.proxy import Journal, Outcome
-from sidecar.transfer.redaction import may_name
+from sidecar.transfer.redaction import may_name_in_answer
 
 from . import headers, refusals
 from .client import Answer, Client, Head, NearClient, Wait
@@ -136,7 +136,7 @@ class Passage:
         ):
             return self._step_by_step(head, body)
         out, exchange = body, self._exchange
-        if exchange.hides_usage or exchange.recount is not None or may_name(body):
+        if exchange.hides_usage or exchange.recount is not None or may_name_in_answer(body):
             passing = self._of(head, trusted=False)
             out = passing.whole(body)
             if passing.stripped:

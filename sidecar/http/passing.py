@@ -7,7 +7,7 @@ how much was cached (`recounting`). JSON whose length was announced is held unti
 """
 
 from sidecar.transfer.answers import EventFilter, Filter, answer_filter
-from sidecar.transfer.redaction import may_name
+from sidecar.transfer.redaction import may_name_in_answer
 
 from .exchange import is_stream
 from .headers import Content
@@ -23,7 +23,7 @@ _EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n", b"\r\r\r\n")
 
 def say_nothing(chunk: bytes) -> bool:
     """Whether a chunk, as it is framed, ends with an event and holds no word that is looked for."""
-    return chunk.endswith(_EVENT_ENDS) and chunk.find(_USAGE) < 0 and not may_name(chunk)
+    return chunk.endswith(_EVENT_ENDS) and chunk.find(_USAGE) < 0 and not may_name_in_answer(chunk)
 
 
 def _is_plain(coding: str) -> bool:
@@ -86,7 +86,7 @@ class Passing:
         if self.held is None:
             return self._rest()
         whole = bytes(self.held)
-        if self._usage is not None or may_name(whole):
+        if self._usage is not None or may_name_in_answer(whole):
             whole = self._filtered(whole) + self._rest()
         self.length = len(whole)
         return whole
@@ -94,7 +94,7 @@ class Passing:
     def whole(self, body: bytes) -> bytes:
         """All that is sent of a body that is here completely, in the place of `feed` and
         `finish`."""
-        if self._make is not None and may_name(body):
+        if self._make is not None and may_name_in_answer(body):
             return self._filtered(body) + self._rest()
         return body if self._usage is None else self._usage.feed(body) + self._usage.finish()
 

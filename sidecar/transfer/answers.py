@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from .redaction import BOM, JsonFilter, may_name
+from .redaction import BOM, JsonFilter, may_name_in_answer
 
 _LINE_END = re.compile(rb"[\r\n]")
 _LINE_ENDS = (b"\r", b"\n")
@@ -59,7 +59,7 @@ class EventFilter:
             self._prefix is not None
             and not self._prefix
             and piece.endswith(_LINE_ENDS)
-            and not may_name(piece)
+            and not may_name_in_answer(piece)
         ):
             self._started = True
             return piece  # whole lines that cannot name it
