@@ -318,7 +318,7 @@ def bench_sidecar(
     *,
     requests: Annotated[
         int, typer.Option(min=100, max=1_000_000, help="Plain requests of each way and round.")
-    ] = 4000,
+    ] = 10_000,
     streams: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent streams.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, max=50, help="Interleaved rounds.")] = 3,
     run_dir: RunDir = None,

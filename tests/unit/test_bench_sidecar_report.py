@@ -1,12 +1,16 @@
 """What `epp bench sidecar` says of its numbers."""
 
 import json
+import math
 import platform
 import sys
 from pathlib import Path
+from statistics import median
 
-from epp.sim.benches.measure import interpreter
-from epp.sim.benches.sidecar_report import Report, Way, as_json, as_text
+import pytest
+
+from epp.sim.benches.measure import Moment, event_us, interpreter
+from epp.sim.benches.sidecar_report import Claim, Report, Way, as_json, as_text, by
 
 
 def way(name: str, plain: float, event: float, split: float | None = None) -> Way:
@@ -24,8 +28,8 @@ def good() -> list[Way]:
 def test_claims_hold_when_every_number_is_within_its_bound() -> None:
     report = Report.of([*good(), way("nginx", 40, 8)], streams=2)
     assert report.holds
-    assert report.claims()["plain request / nginx"] == (2.5, 3.0)
-    assert report.claims()["split request / cheapest peer"] == (0.5, 1.0)
+    assert report.claims()["plain request / nginx"] == Claim([2.5, 2.5], 3.0)
+    assert report.claims()["split request / cheapest peer"].found == median([300 / 500, 300 / 700])
     assert "DOES NOT HOLD" not in as_text(report)
 
 
@@ -49,3 +53,19 @@ def test_a_request_without_an_answer_takes_the_claims_down() -> None:
     ways = [*good(), way("nginx", 40, 8)]
     ways[1].failed = 1
     assert not Report.of(ways, streams=2).holds
+
+
+def test_a_ratio_is_of_what_was_measured_in_the_same_round_and_its_spread_is_told() -> None:
+    assert by([30.0, 60.0, 40.0], [10.0, 30.0, 10.0]) == [3.0, 2.0, 4.0]
+    ways = [*good(), Way("nginx", 1, 1, plain_us=[50, 25], event_us=[8])]
+    report = Report.of(ways, streams=2)
+    assert "plain request / nginx: 3.00 (2.00 to 4.00), at most 3.00: holds" in as_text(report)
+    claims = json.loads(as_json(report))["claims"]
+    assert claims["plain request / nginx"]["rounds"] == [2.0, 4.0]
+
+
+def test_an_event_costs_what_was_spent_between_two_moments_without_what_idles() -> None:
+    before, after = Moment(10.0, 1.0, 100), Moment(20.0, 3.0, 100_100)
+    assert event_us(before, after, idle_share=0.0) == pytest.approx(20.0)
+    assert event_us(before, after, idle_share=0.1) == pytest.approx(10.0)
+    assert math.isnan(event_us(before, before, idle_share=0.0))

@@ -16,6 +16,8 @@ class Tally:
     failed: int = 0
     gaps: list[float] = field(default_factory=list[float])
     """Seconds between two pieces of one answer."""
+    events: int = 0
+    """Events of streams that have come so far."""
 
 
 class Caller(asyncio.Protocol):
@@ -39,6 +41,7 @@ class Caller(asyncio.Protocol):
         if self._last:
             self._tally.gaps.append(now - self._last)
         self._last = now
+        self._tally.events += data.count(b"\n\n")
         self._parser.feed_data(data)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -65,9 +68,12 @@ class Caller(asyncio.Protocol):
         self._transport.write(self._request)
 
 
-async def call(port: int, request: bytes, *, count: int, at_once: int) -> Tally:
-    """Send a request `count` times, `at_once` at a time, each connection used again."""
-    tally, left = Tally(), [count]
+async def call(
+    port: int, request: bytes, *, count: int, at_once: int, tally: Tally | None = None
+) -> Tally:
+    """Send a request `count` times, `at_once` at a time, each connection used again. `tally` is
+    what is counted in, for whoever looks meanwhile."""
+    tally, left = tally or Tally(), [count]
     loop = asyncio.get_running_loop()
     callers = [
         (await loop.create_connection(lambda: Caller(request, left, tally), "127.0.0.1", port))[1]

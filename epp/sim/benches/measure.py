@@ -43,6 +43,25 @@ def intervals(arrivals: Sequence[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(arrivals)]
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a process and a load have come to at one moment."""
+
+    at_s: float
+    cpu_s: float
+    events: int
+
+
+def event_us(before: Moment, after: Moment, idle_share: float) -> float:
+    """CPU microseconds of an event between two moments, without the share of the time that the
+    process uses while nobody asks. NaN where no event came."""
+    events = after.events - before.events
+    if events <= 0:
+        return math.nan
+    spent = after.cpu_s - before.cpu_s - idle_share * (after.at_s - before.at_s)
+    return 1e6 * max(0.0, spent) / events
+
+
 def interpreter() -> str:
     """The Python that runs this, for figures hang on its version and on who built it; and whether
     it runs a compiled sidecar."""

@@ -11,7 +11,7 @@ from typing import cast
 
 import httptools
 
-EVENTS = 100
+EVENTS = 300
 EVENT = b'data: {"id":"cmpl-1","choices":[{"index":0,"text":" word","finish_reason":null}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 _JSON = (

@@ -32,14 +32,16 @@ from epp.sim.fleets.ports import HOST, free_ports
 from epp.sim.fleets.supervisor import Part, Supervisor
 
 from . import load, sidecar_report
-from .measure import cpu_s
+from .measure import Moment, cpu_s, event_us
 from .origin import EVENTS
 from .sidecar_report import Way
 
 BODY_BYTES = 4096
 WARM_UP = 200
-IDLE_S = 1.0
-"""How long each proxy is watched while nobody asks."""
+IDLE_S = 5.0
+"""How long the proxies are watched while nobody asks."""
+SETTLES_S = 0.5
+"""How long streams flow before what they cost is looked at, and at their end after it."""
 SPLIT = {"own", "aiohttp", "toy", "vllm-router"}
 """Ways that hand prompts over."""
 ONLY_SPLIT = {"toy", "vllm-router"}
@@ -66,7 +68,7 @@ http {{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings:
-    requests: int = 4000
+    requests: int = 10_000
     """Plain requests of each way in each round."""
     streams: int = 64
     """Streams at once."""
@@ -111,8 +113,10 @@ class Run:
         for way in ways:
             warm = self._split_request() if way.only_splits else _request()
             await load.call(way.port, warm, count=WARM_UP, at_once=16)
-            way.idle_share = await self._idle(way)
-        for _ in range(self._settings.rounds):
+        await self._watch_idle(ways)
+        rounds = self._settings.rounds
+        for number in range(1, rounds + 1):
+            print(f"round {number} of {rounds}, half a minute each", file=sys.stderr, flush=True)
             for way in self._rng.sample(ways, len(ways)):
                 if not way.only_splits:
                     await self._plain(way)
@@ -218,40 +222,50 @@ class Run:
             probe=probes.http(port, "/health"),
         )
 
-    async def _idle(self, way: Way) -> float:
-        before = cpu_s(way.pid)
+    async def _watch_idle(self, ways: list[Way]) -> None:
+        before = [cpu_s(way.pid) for way in ways]
         await asyncio.sleep(IDLE_S)
-        return (cpu_s(way.pid) - before) / IDLE_S
+        for way, at_first in zip(ways, before, strict=True):
+            way.idle_share = (cpu_s(way.pid) - at_first) / IDLE_S
 
     async def _plain(self, way: Way) -> None:
         count = self._settings.requests
-        us, _ = await self._cost(way, _request(), count=count, at_once=32)
-        way.plain_us.append(us / count)
+        way.plain_us.append(await self._cost(way, _request(), count))
 
     async def _streams(self, way: Way) -> None:
-        count = self._settings.streams
-        us, tally = await self._cost(way, _request(stream=True), count=count, at_once=count)
-        way.event_us.append(us / (count * (EVENTS + 1)))
+        """What events cost while all streams flow: neither their beginnings nor their ends."""
+        count, tally = self._settings.streams, load.Tally()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                load.call(way.port, _request(stream=True), count=count, at_once=count, tally=tally)
+            )
+            await asyncio.sleep(SETTLES_S)
+            before = _moment(way, tally)
+            await asyncio.sleep(EVENTS * GAP_S - 2 * SETTLES_S)
+            after = _moment(way, tally)
+        way.event_us.append(event_us(before, after, way.idle_share))
+        way.failed += tally.failed
         way.gaps_s += tally.gaps
 
     async def _split(self, way: Way) -> None:
         count = self._settings.requests // 4
-        us, _ = await self._cost(way, self._split_request(), count=count, at_once=32)
-        way.split_us.append(us / count)
+        way.split_us.append(await self._cost(way, self._split_request(), count))
 
     def _split_request(self) -> bytes:
         return _request(f"x-prefiller-host-port: {HOST}:{self._engine}\r\n")
 
-    async def _cost(
-        self, way: Way, request: bytes, *, count: int, at_once: int
-    ) -> tuple[float, load.Tally]:
-        """CPU microseconds of the way's own process for all of them, and what was answered."""
+    async def _cost(self, way: Way, request: bytes, count: int) -> float:
+        """CPU microseconds of the way's own process for each of so many, 32 at a time."""
         loop = asyncio.get_running_loop()
         before, began = cpu_s(way.pid), loop.time()
-        tally = await load.call(way.port, request, count=count, at_once=at_once)
+        tally = await load.call(way.port, request, count=count, at_once=32)
         idle = way.idle_share * (loop.time() - began)
         way.failed += tally.failed
-        return 1e6 * max(0.0, cpu_s(way.pid) - before - idle), tally
+        return 1e6 * max(0.0, cpu_s(way.pid) - before - idle) / count
+
+
+def _moment(way: Way, tally: load.Tally) -> Moment:
+    return Moment(asyncio.get_running_loop().time(), cpu_s(way.pid), tally.events)
 
 
 def _request(fields: str = "", *, stream: bool = False) -> bytes:
