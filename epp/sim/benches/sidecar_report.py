@@ -158,12 +158,12 @@ def as_json(report: Report) -> str:
 
 def as_text(report: Report) -> str:
     text = io.StringIO()
-    console = Console(file=text, width=100, highlight=False, color_system=None)
+    console = Console(file=text, width=114, highlight=False, color_system=None)
     table = Table("way", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("plain, us", "event, us", "split, us", "p99 between, ms", "failed"):
         table.add_column(column, justify="right")
     for row in report.rows.values():
-        spent = (_spread(rounds) for rounds in (row.plain_us, row.event_us, row.split_us))
+        spent = (_spread(rounds, 1) for rounds in (row.plain_us, row.event_us, row.split_us))
         table.add_row(row.name, *spent, _text(row.gap_p99_ms), str(row.failed))
     console.print(f"\nCPU of the process in front of the engine, {report.streams} streams at once")
     console.print(f"Python: {interpreter()}")
@@ -182,11 +182,12 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 3)
 
 
-def _spread(rounds: Sequence[float]) -> str:
+def _spread(rounds: Sequence[float], digits: int = 2) -> str:
     """The median, and between what the rounds lay."""
     if len(rounds) < 2:
         return _text(_median(rounds))
-    return f"{_median(rounds):.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+    middle, least, most = _median(rounds), min(rounds), max(rounds)
+    return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
 
 
 def _text(value: float) -> str:
