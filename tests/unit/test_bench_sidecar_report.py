@@ -69,3 +69,13 @@ def test_an_event_costs_what_was_spent_between_two_moments_without_what_idles() 
     assert event_us(before, after, idle_share=0.0) == pytest.approx(20.0)
     assert event_us(before, after, idle_share=0.1) == pytest.approx(10.0)
     assert math.isnan(event_us(before, before, idle_share=0.0))
+
+
+@pytest.mark.parametrize("nginx", [[50.0], [50.0, 0.0], [50.0, math.nan]])
+def test_no_claim_holds_of_which_a_round_is_missing(nginx: list[float]) -> None:
+    report = Report.of([*good(), Way("nginx", 1, 1, plain_us=nginx, event_us=[8])], streams=2)
+    assert not report.holds
+    told = json.loads(as_json(report))
+    assert told["claims"]["plain request / nginx"]["found"] is None
+    assert told["claims"]["plain request / nginx"]["rounds"] == [2.0, None]
+    assert told["ways"]["nginx"]["rounds"]["plain_us"][0] == 50.0

@@ -116,7 +116,7 @@ class Run:
         await self._watch_idle(ways)
         rounds = self._settings.rounds
         for number in range(1, rounds + 1):
-            print(f"round {number} of {rounds}, half a minute each", file=sys.stderr, flush=True)
+            print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
             for way in self._rng.sample(ways, len(ways)):
                 if not way.only_splits:
                     await self._plain(way)

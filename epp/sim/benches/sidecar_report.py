@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import median
 
 from rich import box
@@ -68,8 +69,8 @@ class Claim:
 
     @property
     def found(self) -> float:
-        """The median of the rounds; NaN where a way is missing."""
-        return _median(self.rounds)
+        """The median of the rounds; NaN where a way or a round is missing."""
+        return math.nan if any(map(math.isnan, self.rounds)) else _median(self.rounds)
 
     @property
     def holds(self) -> bool:
@@ -78,8 +79,12 @@ class Claim:
 
 def by(ours: Sequence[float], others: Sequence[float]) -> list[float]:
     """Ratios round by round: what was measured one after the other is compared, for a machine that
-    others use is now fast and now slow."""
-    return [one / other if other else math.nan for one, other in zip(ours, others, strict=False)]
+    others use is now fast and now slow. Of a round that one of them lacks it is NaN, and there is
+    none of a way that was not measured at all."""
+    if not (ours and others):
+        return []
+    pairs = zip_longest(ours, others, fillvalue=math.nan)
+    return [one / other if other else math.nan for one, other in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,11 @@ def as_json(report: Report) -> str:
                     "plain_us": _number(_median(row.plain_us)),
                     "event_us": _number(_median(row.event_us)),
                     "split_us": _number(_median(row.split_us)),
+                    "rounds": {
+                        "plain_us": [_number(one) for one in row.plain_us],
+                        "event_us": [_number(one) for one in row.event_us],
+                        "split_us": [_number(one) for one in row.split_us],
+                    },
                     "gap_p99_ms": _number(row.gap_p99_ms),
                     "failed": row.failed,
                 }
