@@ -18,7 +18,7 @@ import uvloop
 
 from epp import listening, readiness
 from epp.config.serve import ServeSettings
-from epp.deciding import director_of, spans_of, traced
+from epp.deciding import director_of, traced
 from epp.errors import ConfigError
 from epp.observe import logs
 from epp.observe.health import Health, serve_health
@@ -32,6 +32,7 @@ from epp.request.transport.certificate import Certificate
 from epp.request.transport.limits import TransportLimits
 from epp.served import Served, served
 from epp.stores import Place
+from epp.tracing.queue import open_queue
 
 QUIET_S = 2.0
 """Gateways that open no stream for so long have noticed that we are leaving, or never came."""
@@ -121,7 +122,7 @@ async def _parts(
         for picker in what.pickers:
             await picker.ways.start()
             stack.push_async_callback(picker.ways.close)
-        spans, heard = spans_of(settings), Heard()
+        spans, heard = open_queue(settings.trace_endpoint, "epp-picker"), Heard()
         if spans is not None:
             what.metrics.spans = spans
             stack.push_async_callback(spans.close, LAST_WORDS_S)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import aiohttp
 import structlog
 
-from epp.config.serve import ServeSettings
 from epp.picker import Picker, clock
 from epp.request.admin_token import AdminToken
 from epp.request.apis.catalog import Rules
@@ -24,7 +23,6 @@ from epp.request.tokens import MAX_KEYS, Prefixes, Spawn, Tokens, rendering
 from epp.request.tokens.engine import EngineTokenizer
 from epp.request.traced import Heard, Traced
 from epp.tracing.queue import SpanQueue
-from epp.tracing.sender import open_sender
 from epp.tracing.spans import Tracer
 
 PREFIX_BYTES = 64 * 1024 * 1024
@@ -88,13 +86,6 @@ def director_of(
             max_body_bytes=picker.settings.max_request_bytes,
         ),
     )
-
-
-def spans_of(settings: ServeSettings) -> SpanQueue | None:
-    """Where spans go; None where traces are not asked for. Raises ConfigError."""
-    if settings.trace_endpoint is None:
-        return None
-    return SpanQueue(open_sender(settings.trace_endpoint, "epp-picker"))
 
 
 def traced(director: Director, heard: Heard, spans: SpanQueue, share: float) -> Director:

@@ -1,14 +1,20 @@
 """Random ids."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 ID_BYTES = 16
 DRAWN = 64
 """Ids whose random bytes are drawn at once."""
 
 
-def random_ids() -> Iterator[str]:
+def ids(prefix: str) -> Callable[[], str]:
+    """Gives ids that are unique over restarts and processes: 128 random bits in hex, after this."""
+    random = _random()
+    return lambda: prefix + next(random)
+
+
+def _random() -> Iterator[str]:
     """128 random bits in hex, again and again. Drawn from the system for many ids at once, for a
     draw takes longer than the rest."""
     while True:

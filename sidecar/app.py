@@ -22,6 +22,7 @@ from epp.state.store import Writer
 from epp.state.store.open import open_writer
 from epp.state.writing.following import Following
 from epp.state.writing.publisher import Publisher
+from epp.tracing.queue import open_queue
 from epp.tracing.spans import Tracer
 
 from . import gauges
@@ -45,7 +46,6 @@ from .wiring import (
     followed,
     relay_of,
     say_whether_legs_are_on,
-    spans_of,
     trust_of,
 )
 
@@ -162,7 +162,7 @@ class Sidecar:
         )
         self.door = door_of(settings)
         self.trust = trust_of(settings, self.door.guard, self.metrics.handoff)
-        self._spans = spans_of(settings)
+        self._spans = open_queue(settings.trace_endpoint, "epp-sidecar")
         self._relay, self._warming = relay_of(
             settings,
             self.door,

@@ -8,10 +8,8 @@ from typing import Any
 import structlog
 
 from epp.config.endpoints_file import EndpointEntry
-from epp.ids import random_ids
+from epp.ids import ids
 from epp.seals import SealKeys
-from epp.tracing.queue import SpanQueue
-from epp.tracing.sender import open_sender
 from epp.tracing.spans import Tracer
 
 from .connectors import plan_of
@@ -132,7 +130,7 @@ def relay_of(
     )
     if settings.header_rank is not None:
         upstream = Ranked(upstream, settings.header_rank)
-    new_id = new_ids()
+    new_id = ids("leg-")  # unique in the pool
     breakers = Breakers(
         failures=settings.breaker_failures,
         pause_s=settings.breaker_pause_s,
@@ -224,19 +222,6 @@ def relay_of(
         tls=None if server is None else server.context,
     )
     return shell_of(settings.relay, listen, service), warming
-
-
-def new_ids() -> Callable[[], str]:
-    """Gives ids of legs, unique in the pool."""
-    random = random_ids()
-    return lambda: f"leg-{next(random)}"
-
-
-def spans_of(settings: SidecarSettings) -> SpanQueue | None:
-    """Where spans go; None where traces are not asked for. Raises ConfigError."""
-    if settings.trace_endpoint is None:
-        return None
-    return SpanQueue(open_sender(settings.trace_endpoint, "epp-sidecar"))
 
 
 def say_whether_legs_are_on(settings: SidecarSettings, door: Door, trust: Trust) -> None:

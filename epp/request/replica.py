@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from epp.ids import random_ids
+from epp.ids import ids
 
 MAX_REPLICA = 24
 """Characters of a replica's name in an id. The end of a pod's name tells it from its siblings."""
@@ -19,6 +19,4 @@ def new_ids(pod_name: str | None = None) -> Callable[[], str]:
     """Gives ids that are unique over restarts and replicas: 128 random bits in hex, after the
     replica's name where it has one."""
     name = short_name(pod_name)
-    prefix = f"{name}-" if name else ""
-    random = random_ids()
-    return lambda: prefix + next(random)
+    return ids(f"{name}-" if name else "")

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
-from .sender import Sender
+from .sender import Sender, open_sender
 from .spans import Span
 
 MAX_WAITING = 2048
@@ -70,3 +70,8 @@ class SpanQueue:
             async with asyncio.timeout(within_s):
                 await self.flush()
         self._sender.close()
+
+
+def open_queue(endpoint: str | None, service: str) -> SpanQueue | None:
+    """Where the spans of a service go; None where traces are not asked for. Raises ConfigError."""
+    return None if endpoint is None else SpanQueue(open_sender(endpoint, service))
